@@ -20,7 +20,7 @@ spikes."""
 _SHARE = 1 / 16
 """Chosen: suspected machines that are less of a role hardly move its median, by a tenth of the spread."""
 
-_MOST = 0.75
+MOST_OF_MACHINE = 0.75
 """Share of a machine's ranks from which it is the machine that stalls. Chosen: of eight, two may show it
 late."""
 
@@ -57,7 +57,7 @@ def slow_class(usual: Floats, nodes: PeerGroups, *, least: float = _LEAST_CLASS)
     """
     middle = np.nan_to_num(group_median(usual, nodes))
     near = np.abs(usual - middle[nodes.index]) <= ONE_CLASS * middle[nodes.index]
-    whole = (np.bincount(nodes.index, weights=near) >= _MOST * nodes.sizes) & (nodes.sizes >= 2)
+    whole = (np.bincount(nodes.index, weights=near) >= MOST_OF_MACHINE * nodes.sizes) & (nodes.sizes >= 2)
     slow = whole & (middle >= least)
     if slow.any():
         typical = float(np.median(middle[slow]))
@@ -71,7 +71,7 @@ def alike(changed: Bools, nodes: PeerGroups, rank: int) -> Bools:
     the job has others, else the rank alone.
     """
     on_node: Bools = nodes.index == nodes.index[rank]
-    if np.mean(changed[on_node]) >= _MOST and not on_node.all():
+    if np.mean(changed[on_node]) >= MOST_OF_MACHINE and not on_node.all():
         return changed & on_node
     alone: Bools = np.arange(changed.size) == rank
     return alone

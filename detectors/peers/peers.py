@@ -132,6 +132,18 @@ def group_median(values: Floats, groups: PeerGroups) -> Floats:
     return _middle(ordered, groups.count(ordered))
 
 
+def group_quantile(values: Floats, groups: PeerGroups, share: float) -> Floats:
+    """Return the quantile below which ``share`` of each group's read members lie, interpolated between two,
+    [..., groups] of ``values`` [..., ranks]; NaN for an empty group."""
+    ordered = np.sort(groups.gather(values), axis=-1)
+    last = np.maximum(np.isfinite(ordered).sum(axis=-1) - 1, 0)
+    low = np.floor(share * last).astype(np.intp)
+    high = np.minimum(low + 1, last)
+    lower, upper = (np.take_along_axis(ordered, at[..., None], axis=-1)[..., 0] for at in (low, high))
+    quantile: Floats = lower + (share * last - low) * (upper - lower)
+    return quantile
+
+
 def _middle(ordered: Floats, count: Ints) -> Floats:
     """Return the median of the first ``count`` of each sorted row."""
     low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, ordered.shape[-1] - 1)

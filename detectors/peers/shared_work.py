@@ -17,11 +17,10 @@ Ints = npt.NDArray[np.intp]
 @dataclass(frozen=True, slots=True)
 class SharedWork:
     """``experts`` and ``batches`` number, each [ranks], who gets work together (-1: the rank is in no such
-    set); ``has_experts``: one rank may have more work than its peers from the start."""
+    set)."""
 
     experts: Ints
     batches: Ints
-    has_experts: bool
 
     @classmethod
     def from_coords(cls, coords: Mapping[str, Ints], node: Ints) -> "SharedWork":
@@ -34,16 +33,15 @@ class SharedWork:
         none = np.full(node.size, -1, dtype=np.intp)
         at = {name: coords.get(name, none) for name in ("dp", "pp", "ep")}
         known = {name: bool(places.size and places.min() >= 0) for name, places in at.items()}
-        has_experts = bool((at["ep"] > 0).any())
         experts, batches = none, none
-        if has_experts and known["ep"]:
+        if known["ep"] and np.ptp(at["ep"]):
             rows = np.stack([at["pp"], at["ep"]])
             experts = np.unique(rows, axis=1, return_inverse=True)[1].reshape(-1).astype(np.intp)
             experts = _kept(experts, [same for same in _sets(experts) if np.unique(node[same]).size == 1])
         if known["dp"] and known["pp"] and np.ptp(at["dp"]) and np.ptp(at["pp"]):
             batches = at["dp"].astype(np.intp)
             batches = _kept(batches, [same for same in _sets(batches) if not _is_machine(same, node)])
-        return cls(experts, batches, has_experts)
+        return cls(experts, batches)
 
     def may_explain(self, rank: int, slow: Bools, *, batch_known: bool) -> bool:
         """Return whether all who get work together with ``rank`` are ``slow`` [ranks].

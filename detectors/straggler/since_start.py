@@ -1,28 +1,39 @@
-"""Ranks far slower than their peers ever since the first step, found before warm-up is over.
+"""Ranks slower than their peers ever since the first step, found before warm-up is over.
 
 Warm-up and the learning of noise and baselines hold back small effects; a rank at twice the time of its peers
-needs none of them. With x_rt the log ratio of rank r to the peers of its role in step t, less what more work
-than theirs explains, and n the steps seen:
+needs none of them, and where all ranks have the same work a tenth needs little. With x_rt the log seconds of
+rank r in step t over those of its role (its 35 % quantile, so that nearly two thirds of it may be slow), less
+what its amount of work explains, or the log of one plus its loading as a share of the work, and n the steps
+seen:
 
     low_r = the (n/4 + 1)-th smallest of x_r1 ... x_rn, so that three quarters of all steps exceed it
             (the smallest where n < 5),
-    z_r = (low_r - median low) / max(1.4826 MAD low, 1 %),  over the ranks with peers,
-    G_r = m/2 * ln(1 + z_r^2 / (m - 1)), at most b n   [nats], m the number of these ranks,
+    z_r = (low_r - q35 low) / max(tau, 1 %),  over the m ranks with peers,
+    tau = max(lower, min(upper, 3 lower)),  lower = (q35 low - q10 low) / 0.90,  upper = (q84 - q35) / 1.38,
+    G_r = (f+1)/2 * ln(1 + z_r^2 / f), at most b n   [nats], f = m - 1, and 20 more where lower <= 1 %,
           b = 1.5, 3.5 where low_r >= ln 1.5, 5.5 where low_r >= ln 2,
 
-which is the generalised likelihood ratio of a shift under Student's t. A rank with G > 15.5 and low > ln 1.15
-is slow. The quantile in place of a mean bears with compilation and loading, which fill some of the first
-steps, and the bound on a step with the others: no rank is named before its eleventh step, its fifth one at
-1.5 times the time of its peers, or its third one at twice that.
+which is the generalised likelihood ratio of a shift under Student's t; the divisors make both spreads those
+of a Gaussian. A rank with G > 15.5 and low > ln 1.15 is slow. The quantile in place of a mean bears with
+compilation and loading, which fill some of the first steps, and the bound on a step with the others: no rank
+is named before its eleventh step, its fifth one at 1.5 times the time of its peers, or its third one at twice
+that. In steady work, in which ranks of a role lie within 2 %, no batches are uneven: b = 3.5 and low > ln
+1.05 for single ranks of a machine, from the eighth step on, or the fifth if all of them were slow.
 """
+
+import math
 
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.peers import MIN_PEERS
+from detectors.peers.job_kind import FIXED_DISPERSION
+from detectors.peers.node_effects import MOST_OF_MACHINE
+from detectors.peers.peers import MIN_PEERS, PeerGroups, group_quantile
 from detectors.peers.ratios import Ratios
+from detectors.peers.shared_work import SharedWork
 from detectors.robust import nan_median, spread
 from detectors.straggler.candidate import Candidate
+from detectors.straggler.core import Timing
 from detectors.straggler.onset_time import Dated
 
 Floats = npt.NDArray[np.float64]
@@ -43,41 +54,78 @@ _LARGE, _NATS_A_LARGE_STEP = float(np.log(1.5)), 3.5
 """Chosen: 15.5 nats then take five steps, as many as one rank by itself is seldom held up in as a job
 begins."""
 
-_FEW = 5
-"""Chosen: of fewer steps none may be quick, for one rank by itself is slow in some of a job's first."""
+_LEAST_STEADY = float(np.log(1.05))
+"""The least lasting slowdown that is sought after warm-up (``step_detector``)."""
+
+_FEW, _FEW_STEADY = 5, 8
+"""Chosen: of fewer steps none may be quick, for one rank by itself is slow in some of a job's first; of a
+small slowdown in more, for more explains it."""
 
 _PLAIN, _NATS_A_PLAIN_STEP = float(np.log(2.0)), 5.5
 """Chosen: at twice its peers' time in each of them, three steps suffice."""
 
-_FLOOR = 0.01
-"""Chosen: least spread of ``low``, twice what single steps of recorded ranks differ by (0.5 %)."""
+_FLOOR, _FREEDOM = 0.01, 20.0
+"""Chosen: least spread of ``low``, twice what single steps of recorded ranks differ by (0.5 %), and how
+surely that is known: ranks of ten of these recordings differ by 0.1 to 0.8 % for good."""
+
+_USUAL, _LOW, _HIGH = 0.35, 0.10, 0.84
+"""Quantiles of a role: its usual time, from the faster part, so that its slow ranks do not hide each other,
+and where it is a Gaussian's, a sigma above the median. Chosen: a lower one than 0.35 is noisier."""
+
+_BELOW, _ABOVE, _MOST_SKEW = 0.896, 1.380, 3.0
+"""Sigmas of a Gaussian between these quantiles. Noise of times has a long upper tail, but in a small job the
+upper side is the slow rank itself: it counts up to a multiple (chosen)."""
 
 _MOST_SLOPE = 1.2
-"""Time grows with reported work no faster than this power, attention aside, which the squares stand for."""
+"""Time grows with reported work no faster than this power, attention aside, which the squares stand for;
+above 1 by the error of the fit."""
+
+_HUBER, _ROUNDS = 1.5, 5
+"""Residual spreads from which a residual counts less (Huber 1964: 95 % efficient at a Gaussian), and rounds
+of reweighting, which settle the third digit."""
+
+_RIDGE = 1e-2
+"""Sum of squares added to both amounts: some jobs pack all batches to one number of tokens. It draws slopes
+to 1: twice the tokens, or twice the length of sequences, take twice as long."""
 
 _COMMON_CLOCK = 0.02
 """Variation of step times over ranks from which they do not wait for each other (``Ratios``)."""
 
+_MOST_FITTED = 256
+"""Chosen: a fit of time against work over so many ranks is sure enough, and of 8,192 would take long."""
 
-def slow_since_start(ratios: Ratios) -> list[Candidate]:
-    """Return the ranks that have been far slower than their peers since the first step seen.
+
+def slow_since_start(ratios: Ratios, timing: Timing, shared_work: SharedWork) -> list[Candidate]:
+    """Return the ranks that have been far slower than their peers in ``timing`` since the first step seen.
 
     They are one rank or those of one machine: several machines that differ from the start are a class of
-    machines. None where ranks have no peers, or do not wait for each other.
+    machines. None where ranks have no peers, or do not wait for each other, and no ranks whose experts, on
+    this machine alone, may have more work.
     """
     steps = ratios.history.count
     if steps > STEPS or _NATS_A_PLAIN_STEP * steps <= _EVIDENCE or ratios.source != "compute":
         return []
-    comparable = ratios.groups.peers >= MIN_PEERS
+    groups = ratios.groups if timing == "compute" else ratios.everyone
+    comparable = groups.peers >= MIN_PEERS
     if not comparable.any() or _is_asynchronous(ratios, steps):
         return []
-    x = _beyond_work(ratios, steps)
-    low = _low(x)
-    found = np.flatnonzero(comparable & (low > _LEAST))
-    if not found.size or len(np.unique(ratios.nodes.index[found])) > 1:
+    x = _beyond_work(ratios, steps) if timing == "compute" else _loading(ratios, steps)
+    low = _low(x, _FEW)
+    if not np.any(low[comparable] > _LEAST_STEADY):
         return []
-    enough = _evidence(low, comparable, steps) > _EVIDENCE
-    return [_candidate(ratios, int(rank), x) for rank in found if enough[rank]]
+    steady = _is_steady(x, groups, comparable)
+    found: Bools = comparable & (low > (_LEAST_STEADY if steady else _LEAST))
+    nodes = ratios.nodes
+    if len(np.unique(nodes.index[found])) != 1:
+        return []
+    # A whole machine may have a power limit, one of its ranks does not.
+    if found.sum() >= max(2.0, MOST_OF_MACHINE * nodes.sizes[nodes.index[found][0]]):
+        found &= low > _LEAST
+    proven = _evidence(low, x, comparable, steady=steady) > _EVIDENCE
+    likely = [int(rank) for rank in np.flatnonzero(found & proven)]
+    if timing == "compute":
+        likely = [rank for rank in likely if not shared_work.may_explain(rank, found, batch_known=True)]
+    return [_candidate(ratios, timing, rank, x) for rank in likely]
 
 
 def _is_asynchronous(ratios: Ratios, steps: int) -> bool:
@@ -88,43 +136,95 @@ def _is_asynchronous(ratios: Ratios, steps: int) -> bool:
 
 
 def _beyond_work(ratios: Ratios, steps: int) -> Floats:
-    """Return log ratios to peers [steps, ranks], less the most that reported work explains of them."""
-    x = ratios.history.last("role", steps)
-    for name in ("tokens", "squares"):
-        amount = ratios.history.last(name, steps)
-        logs = np.log(np.where(amount > 0, amount, np.nan))
-        more = np.nan_to_num(logs - nan_median(logs, axis=1)[:, None])
-        x = np.minimum(x, ratios.history.last("role", steps) - _MOST_SLOPE * np.maximum(more, 0.0))
-    return x
+    """Return log seconds over the role's [steps, ranks], less what reported work explains of them.
+
+    With y the log seconds and w the log amounts (tokens; squared lengths over tokens), both less their median
+    in the role and step, slopes b solve (sum k w w' + r) b = sum k y w + r, over all ranks and steps, with
+    Huber's weights k = min(1, 1.5 s / |y - b w|), s the spread of the residuals, so that a slow rank hardly
+    moves them; b = 1 where amounts do not vary. Logs relative to a step leave warm-up out, which lasts as
+    long on all ranks.
+    """
+    v, some = ratios.history.last("v", steps), slice(None, None, math.ceil(ratios.ranks / _MOST_FITTED))
+    amounts = _log_amounts(ratios, steps)
+    if not np.isfinite(amounts).any():
+        return _over_role(v, ratios.groups)
+    y, w = (a - ratios.groups.spread_out(group_quantile(a, ratios.groups, 0.5)) for a in (v, amounts))
+    w = np.nan_to_num(w)
+    read = np.isfinite(y[:, some])
+    slopes = _slopes(y[:, some][read], w[:, :, some][:, read])
+    return _over_role(v - np.tensordot(slopes, w, 1), ratios.groups)
 
 
-def _low(x: Floats) -> Floats:
-    """Return what three quarters of the steps of ``x`` exceed, [ranks], of fewer than five all; a rank with
-    gaps has none."""
-    quick = len(x) // 4 if len(x) >= _FEW else 0
+def _log_amounts(ratios: Ratios, steps: int) -> Floats:
+    """Return the logs of each rank's tokens and of its squared lengths over them, [2, steps, ranks]."""
+    both = np.stack([ratios.history.last(name, steps) for name in ("tokens", "squares")])
+    logs: Floats = np.log(np.where(both > 0, both, np.nan))
+    logs[1] -= np.nan_to_num(logs[0])
+    return logs
+
+
+def _slopes(y: Floats, w: Floats) -> Floats:
+    """Return how log time grows with log amounts, [2], from ``y`` [n] and ``w`` [2, n]."""
+    slopes, weight = np.ones(2), np.ones_like(y)
+    for _ in range(_ROUNDS):
+        square = (w * weight) @ w.T + _RIDGE * np.eye(2)
+        slopes = np.clip(np.linalg.solve(square, (w * weight) @ y + _RIDGE), 0.0, _MOST_SLOPE)
+        apart = np.abs(y - slopes @ w)
+        scale = max(1.4826 * float(np.median(apart)), 1e-4) if apart.size else 1.0
+        weight = np.minimum(1.0, _HUBER * scale / np.maximum(apart, 1e-9))
+    return slopes
+
+
+def _over_role(v: Floats, groups: PeerGroups) -> Floats:
+    return v - groups.spread_out(group_quantile(v, groups, _USUAL))
+
+
+def _loading(ratios: Ratios, steps: int) -> Floats:
+    """Return the log of one plus each rank's loading over the usual one, as a share of the work, [steps,
+    ranks]."""
+    work = nan_median(ratios.history.last("compute", steps), axis=1)[:, None]
+    more: Floats = _over_role(ratios.history.last("data", steps), ratios.everyone) / work
+    return np.log1p(np.maximum(more, 0.0))
+
+
+def _low(x: Floats, few: int) -> Floats:
+    """Return what three quarters of the steps of ``x`` exceed, [ranks], of fewer than ``few`` all; a rank
+    with gaps has none."""
+    quick = len(x) // 4 if len(x) >= few else 0
     low: Floats = np.sort(np.where(np.isfinite(x), x, -np.inf), axis=0)[quick]
     return low
 
 
-def _evidence(low: Floats, comparable: Bools, steps: int) -> Floats:
+def _is_steady(x: Floats, groups: PeerGroups, comparable: Bools) -> bool:
+    """Return whether the ranks of a role have the same work: usually all but its slow ones lie near."""
+    usual, low = (group_quantile(x, groups, share) for share in (_USUAL, _LOW))
+    apart = groups.spread_out(usual - low)[:, comparable] / _BELOW
+    return bool(nan_median(apart.ravel()) <= FIXED_DISPERSION)
+
+
+def _evidence(low: Floats, x: Floats, comparable: Bools, *, steady: bool) -> Floats:
     known = low[comparable & np.isfinite(low)]
-    scale = max(float(spread(known)), _FLOOR)
-    z = (low - float(np.median(known))) / scale
-    found: Floats = 0.5 * known.size * np.log1p(np.maximum(z, 0.0) ** 2 / max(known.size - 1, 1))
-    levels = [low >= _PLAIN, low >= _LARGE]
-    most: Floats = steps * np.select(levels, [_NATS_A_PLAIN_STEP, _NATS_A_LARGE_STEP], _NATS_A_STEP)
+    q10, q35, q84 = np.quantile(known, (_LOW, _USUAL, _HIGH)).tolist()
+    lower, upper = (q35 - q10) / _BELOW, (q84 - q35) / _ABOVE
+    scale = max(lower, min(upper, _MOST_SKEW * lower))
+    freedom = known.size - 1 + (_FREEDOM if lower <= _FLOOR else 0.0)
+    z = np.maximum(low - q35, 0.0) / max(scale, _FLOOR)
+    found: Floats = 0.5 * (freedom + 1.0) * np.log1p(z**2 / freedom)
+    levels = [low >= _PLAIN, (low >= _LARGE) | (steady & (_low(x, _FEW_STEADY) > _LEAST_STEADY))]
+    most: Floats = len(x) * np.select(levels, [_NATS_A_PLAIN_STEP, _NATS_A_LARGE_STEP], _NATS_A_STEP)
     return np.minimum(found, most)
 
 
-def _candidate(ratios: Ratios, rank: int, x: Floats) -> Candidate:
+def _candidate(ratios: Ratios, timing: Timing, rank: int, x: Floats) -> Candidate:
     first = float(ratios.history.last("ts", len(x))[0, rank])
+    own = x if timing == "compute" else np.expm1(x)
     return Candidate(
-        timing="compute",
+        timing=timing,
         rank=rank,
         lasting=True,
         onset=Dated(min(ratios.started, first), ratios.first_ts, max(ratios.first_ts, first)),
-        x=x,
-        effect=nan_median(x),
-        sigma=float(spread(x[:, rank])),
+        x=own,
+        effect=nan_median(own),
+        sigma=float(spread(own[:, rank])),
         baseline=0,
     )

@@ -138,7 +138,7 @@ class StragglerDetector:
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network, self._rotation = NetworkWatch(), RotatingSlowness()
             self._groups = SlowGroups(self._families)
-        since_start = self._slow_since_start()
+        since_start = self._slow_since_start("compute") + self._slow_since_start("data")
         if not ratios.settled:
             return StepResult(slow=since_start)
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
@@ -253,19 +253,21 @@ class StragglerDetector:
             self.channels[slow.timing].find(slow.rank, size=slow.size, job_pace=slow.job_pace)
         self._groups.resume(np.flatnonzero(self.channels["compute"].raised))
 
-    def _slow_since_start(self) -> tuple[SlowRank, ...]:
+    def _slow_since_start(self, timing: Timing) -> tuple[SlowRank, ...]:
         """Return ranks newly found far slower than their peers in the first steps, before noise is known."""
-        if self._shared_work.has_experts or self.ratios.history.count > STEPS:
+        if self.ratios.history.count > STEPS:
             return ()
-        channel = self.channels["compute"]
-        found = [f for f in slow_since_start(self.ratios) if not channel.raised[f.rank]]
+        channel = self.channels[timing]
+        candidates = slow_since_start(self.ratios, timing, self._shared_work)
+        found = [f for f in candidates if not channel.raised[f.rank]]
         over = channel.raised.copy()
         over[[f.rank for f in found]] = True
         confirmed = [f for f in found if is_confirmed(self.ratios, f, over)]
         for one in confirmed:
             channel.find(one.rank, size=one.size)
             channel.lasting.take(one.rank, size=one.size, steps=one.steps)
-            self._groups.take(one, self.ratios.settled)
+            if timing == "compute":
+                self._groups.take(one, self.ratios.settled)
         return tuple(slow_rank(self.ratios, channel, one, over) for one in confirmed)
 
     def _tensor_group(self, slow: SlowRank) -> TensorGroup:

@@ -17,7 +17,6 @@ TWO_NODES = RANK // 8
 def test_an_expert_of_one_rank_may_have_more_work():
     """No other rank has it, so that no other shows what it costs."""
     work = SharedWork.from_coords({"ep": RANK}, TWO_NODES)
-    assert work.has_experts
     assert work.may_explain(5, slow([5]), batch_known=True)
 
 
@@ -38,7 +37,6 @@ def test_the_tensor_group_of_an_expert_has_its_work():
 def test_one_expert_for_all_is_none():
     """Jobs without experts may report position 0 of one."""
     work = SharedWork.from_coords({"ep": RANK * 0}, TWO_NODES)
-    assert not work.has_experts
     assert not work.may_explain(5, slow([5]), batch_known=False)
 
 

@@ -36,7 +36,10 @@ class Watermark:
         if len(self._recent) < WINDOW:
             return range(0)
         time, before = sorted(self._recent)[RANK], self._of_records
-        self._of_records = max(before, time)
+        if time <= before:
+            self.passed_again = False
+            return range(0)
+        self._of_records = time
         second = math.isinf(before) or math.floor(time) > math.floor(before)
         self.passed_again = second and before < self.time
         return self.reach(time)

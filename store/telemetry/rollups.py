@@ -5,7 +5,7 @@ Rows go through a temporary table, so that a repeated bucket (a replay, two work
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, LiteralString
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,14 @@ from store.telemetry.buckets import (
     StepRollups,
 )
 from store.text import storable
+
+# TimescaleDB decompresses what late rows may repeat, a thousand rows of each series, and by default refuses
+# more than 100,000 in a transaction: a hundred series. The same rows would be refused again and again.
+_UNLIMITED: LiteralString = (
+    "SELECT set_config(name, '0', true) "
+    "FROM (VALUES ('timescaledb.max_tuples_decompressed_per_dml_transaction')) AS settings (name) "
+    "WHERE current_setting(name, true) IS NOT NULL"
+)
 
 _SAMPLE_KEY = ("cluster", "node", "instance", "bucket")
 _STEP_KEY = ("cluster", "job_id", "attempt", "rank", "bucket")
@@ -103,7 +111,7 @@ class _Table:
         target, names = sql.Identifier(name), _list(columns)
         # Created once per connection, without the table's keys; emptied by every commit.
         self._create = sql.SQL(
-            "CREATE TEMP TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS TABLE {} WITH NO DATA"
+            "CREATE TEMP TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS TABLE {} WITH NO DATA; " + _UNLIMITED
         ).format(staging, target)
         self._copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(staging, names)
         # DISTINCT ON: one INSERT must not touch a row twice, so of a repeated bucket the fullest is taken.

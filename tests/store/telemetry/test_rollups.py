@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import psycopg
+import pytest
 
 from alerts.config import FindingConfig
 from detectors.fleet.chronic import Machine, Pace
@@ -44,6 +45,23 @@ def step(**changes):
     }
     [packed_row] = packed([StepRollup(**(fields | changes))])
     return packed_row
+
+
+def test_late_rows_are_written_into_compressed_chunks(conn):
+    """After an outage of a day rows repeat compressed ones, of more series than TimescaleDB's limit."""
+    if conn.execute("SELECT current_setting('timescaledb.license', true)").fetchone() != ("timescale",):
+        pytest.skip("only TimescaleDB's community edition compresses")
+    rows = [sample(instance=str(i), bucket=T0 + 10 * b) for i in range(3) for b in range(20)]
+    rollups.write_samples(conn, rows[::2])
+    conn.execute("SELECT compress_chunk(chunk) FROM show_chunks('samples_10s'::regclass) AS chunk")
+    conn.execute("SET timescaledb.max_tuples_decompressed_per_dml_transaction = 5")
+    assert rollups.write_samples(conn, rows) == 30
+    assert rollups.write_samples(conn, rows) == 0
+    assert conn.execute("SELECT count(*) FROM samples_10s").fetchone() == (60,)
+    # Of the transaction alone.
+    limit = conn.execute("SHOW timescaledb.max_tuples_decompressed_per_dml_transaction").fetchone()
+    assert limit == ("5",)
+    conn.execute("RESET timescaledb.max_tuples_decompressed_per_dml_transaction")
 
 
 def test_every_block_lands_in_its_table(conn):

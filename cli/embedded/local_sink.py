@@ -361,6 +361,7 @@ class LocalSink:
             log.warning(
                 "the database is unavailable, %d findings are kept in memory: %s", len(self._findings), error
             )
+            self._beat_while_refused(now, error)
             del self._findings[:-MAX_UNSAVED]
             totals = accumulate(count([row]) for row in reversed(self._rows))
             kept = sum(total <= MAX_UNSAVED for total in totals)
@@ -374,8 +375,25 @@ class LocalSink:
             self.refused[STORE_REFUSED] += 1
             log.error("the database refuses %s, which is dropped: %s", what, error)
 
-    def _beat(self, conn: psycopg.Connection, now: float) -> None:
-        detail = {"accepted": self.accepted, "refused": self.refused.total(), "set_aside": self.set_aside}
+    def _beat_while_refused(self, now: float, error: Exception) -> None:
+        """Say that nothing is stored, where the database still takes so much, as with a disk that is full."""
+        # Without a state the database has not answered, and /readyz says so by itself.
+        if getattr(error, "sqlstate", None) is None:
+            return
+        try:
+            with self._pool.connection(timeout=1.0) as conn:
+                why = str(error).partition("\n")[0][:200]
+                self._beat(conn, now, {"waiting_for": ["database"], "error": why})
+        except UNAVAILABLE as again:
+            log.warning("no heartbeat could be stored: %s", again)
+
+    def _beat(self, conn: psycopg.Connection, now: float, more: Mapping[str, object] | None = None) -> None:
+        detail: dict[str, object] = {
+            "accepted": self.accepted,
+            "refused": self.refused.total(),
+            "set_aside": self.set_aside,
+            **(more or {}),
+        }
         self.jobs = sum((c.pipeline.job_memory for c in self._clusters.values()), start=JobMemory())
         at = datetime.fromtimestamp(now, UTC)
         beat(conn, Heartbeat("streams", f"local-{os.getpid()}", at, detail))

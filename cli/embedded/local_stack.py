@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import platform
+import shutil
 import socket
 import threading
 import time
@@ -55,6 +56,8 @@ log = logging.getLogger(__name__)
 
 START_SECONDS = 20.0
 """Limit on the start of the HTTP server. Chosen: it takes under a second on an idle machine."""
+MIN_FREE_BYTES = 512 << 20
+"""Free space below which a full disk is near. Chosen: half of what the write-ahead log may grow by."""
 TICK_SECONDS = 1.0
 """Period at which the sink advances time. Chosen: the interval of the exporters."""
 
@@ -116,6 +119,15 @@ class LocalStack:
         return token
 
 
+def enough_space(folder: Path) -> str:
+    """Return how much space is left for ``folder``. Raises ``OSError`` below ``MIN_FREE_BYTES``."""
+    free = shutil.disk_usage(folder).free
+    shown = f"{free / 2**20:,.0f} MiB are free in {folder}"
+    if free < MIN_FREE_BYTES:
+        raise OSError(f"{shown}: the database stops when none are left; make room for at least 512 MiB")
+    return shown
+
+
 @contextmanager
 def local_stack(config: StackConfig, settings: Settings, tuning: Tuning) -> Iterator[LocalStack]:
     """Start all parts in order and stop them in reverse order.
@@ -138,7 +150,14 @@ def local_stack(config: StackConfig, settings: Settings, tuning: Tuning) -> Iter
         snapshots = _snapshots(config, settings, tuning)
         sink = LocalSink(pool, now=time.time, tuning=tuning, job_memory_bytes=memory, snapshots=snapshots)
         parts.enter_context(_ticking(sink))
-        app = create_app(settings, pool, sink=sink, breakable=config.breakable, runs_backtests=True)
+        app = create_app(
+            settings,
+            pool,
+            sink=sink,
+            probes={"disk": lambda: enough_space(config.folder)},
+            breakable=config.breakable,
+            runs_backtests=True,
+        )
         parts.enter_context(backtests.running(pool))
         # On the API's /metrics: this process serves no other.
         registry, instance = app.state.services.registry, f"local-{os.getpid()}"

@@ -9,6 +9,7 @@ import httpx
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.types.json import Jsonb
 
 import api
 from api.app import create_app, openapi_document
@@ -176,6 +177,34 @@ def test_ready_tells_each_part_apart(client, pool):
         "streams": True,
         "notifier": True,
     }
+
+
+def test_a_process_that_waits_for_a_server_is_not_ok(client, pool):
+    """It is alive and does nothing, as with a full disk; the API can still read and is degraded."""
+    beats = [
+        ("streams", "a", {"waiting_for": []}),
+        ("streams", "b", {"waiting_for": ["database"], "error": "could not extend file: No space left"}),
+        ("streams", "c", {"waiting_for": ["kafka", "partition counts"]}),
+        ("notifier", "d", {"running": 3}),
+    ]
+    with pool.connection() as conn:
+        for process, instance, detail in beats:
+            conn.execute(
+                "INSERT INTO heartbeats VALUES (%s, %s, now(), %s)", (process, instance, Jsonb(detail))
+            )
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+    checks = {check["name"]: check for check in ready.json()["checks"]}
+    assert checks["streams"] == {
+        "name": "streams",
+        "ok": False,
+        "detail": "3 alive, last heartbeat 0 s ago; 2 wait for database and kafka "
+        "(could not extend file: No space left): see the log, free space",
+    }
+    assert checks["notifier"]["ok"]
+    with pool.connection() as conn:
+        conn.execute("DELETE FROM heartbeats WHERE instance IN ('b', 'c')")
+    assert client.get("/readyz").json()["status"] == "ok"
 
 
 def test_a_probe_is_a_line_of_its_own(client, settings, pool):

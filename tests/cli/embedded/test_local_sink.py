@@ -64,6 +64,30 @@ def test_findings_wait_for_the_database_to_come_back(sink, database, monkeypatch
     assert stored_nodes(database) == ["n1", "n2"]
 
 
+def test_a_full_disk_shows_in_the_heartbeat(sink, database):
+    """The database answers and stores nothing: the process says so, and all is stored when there is space."""
+    full = "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
+    full += "$$BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END$$"
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute(full)
+        conn.execute("CREATE TRIGGER full_disk BEFORE INSERT ON findings EXECUTE FUNCTION full_disk()")
+
+        def beat():
+            [(detail,)] = conn.execute("SELECT detail FROM heartbeats WHERE process = 'streams'")
+            return detail.get("waiting_for"), detail.get("error")
+
+        try:
+            sink.accept([lost_gpu("n1")])
+            sink.finish("c")
+            assert beat() == (["database"], "could not extend file")
+            assert stored_nodes(database) == []
+        finally:
+            conn.execute("DROP FUNCTION full_disk CASCADE")
+        sink.finish("c")
+        assert stored_nodes(database) == ["n1"]
+        assert beat() == (None, None)
+
+
 def test_a_finding_the_database_refuses_holds_up_no_other(sink, database, monkeypatch):
     """It is counted, and those after it are stored in the same breath."""
     failing(monkeypatch, "n1", psycopg.DataError("value out of range"))

@@ -23,7 +23,7 @@ from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key, finding_id
 from cli import app
 from cli.embedded.database_folder import EmbeddedError
-from cli.embedded.local_stack import StackConfig, host_telemetry, key_of, local_stack
+from cli.embedded.local_stack import StackConfig, enough_space, host_telemetry, key_of, local_stack
 from cli.run.up import _run_retention
 from simulator import Cluster, ClusterSpec, Fault
 from simulator.cluster.layout import one_job
@@ -289,6 +289,14 @@ def test_the_key_is_private_and_kept(home):
     assert key_file.stat().st_mode & 0o777 == 0o600
     # It may be of another installation, and the API never shows it again.
     assert (home / "config/key.1").read_text().strip() == found[0]
+
+
+def test_a_disk_that_fills_is_reported_before_the_database_stops(monkeypatch, tmp_path):
+    """With its folder and how much is left; a file system with space is ok."""
+    assert f"free in {tmp_path}" in enough_space(tmp_path)
+    monkeypatch.setattr("cli.embedded.local_stack.MIN_FREE_BYTES", 2**60)
+    with pytest.raises(OSError, match=r"MiB are free in .* the database stops when none are left"):
+        enough_space(tmp_path)
 
 
 def test_housekeeping_waits_for_an_absent_database(caplog, monkeypatch):

@@ -11,8 +11,8 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -256,45 +256,42 @@ def host_telemetry(stack: LocalStack, *, listen: Sequence[str], rack: str | None
             nccl=settings.nccl_folders(),
         ),
     )
-    stop = threading.Event()
     schedule = Schedule(node, settings.exporter_interval_seconds)
-    thread = threading.Thread(
-        target=_tick, args=(exporter, schedule, stack.sink, stop), name="exporter", daemon=True
-    )
-    thread.start()
-    try:
+
+    def tick(stop: threading.Event) -> None:
+        while not stop.wait(max(0.0, schedule.next_after(time.monotonic()) - time.monotonic())):
+            now = Instant(wall=time.time(), monotonic=time.monotonic())
+            records = exporter.tick(now, SpoolStats())
+            exporter.took(time.monotonic() - now.monotonic)
+            stack.sink.accept(records)
+
+    with closing(exporter), _running(tick, "exporter"):
         yield
-    finally:
-        stop.set()
-        thread.join(10)
-        exporter.close()
-
-
-def _tick(exporter: Exporter, schedule: Schedule, sink: LocalSink, stop: threading.Event) -> None:
-    while not stop.wait(max(0.0, schedule.next_after(time.monotonic()) - time.monotonic())):
-        now = Instant(wall=time.time(), monotonic=time.monotonic())
-        records = exporter.tick(now, SpoolStats())
-        exporter.took(time.monotonic() - now.monotonic)
-        sink.accept(records)
 
 
 @contextmanager
 def _ticking(sink: LocalSink) -> Iterator[None]:
     """Call the sink's ``tick`` once a second, so that a cluster that stops sending is detected."""
-    stop = threading.Event()
 
-    def tick() -> None:
+    def tick(stop: threading.Event) -> None:
         while not stop.wait(TICK_SECONDS):
             sink.tick()
 
-    thread = threading.Thread(target=tick, name="sink", daemon=True)
+    with closing(sink), _running(tick, "sink"):
+        yield
+
+
+@contextmanager
+def _running(loop: Callable[[threading.Event], None], name: str) -> Iterator[None]:
+    """Run ``loop`` in a thread; its event is set at the end."""
+    stop = threading.Event()
+    thread = threading.Thread(target=loop, args=(stop,), name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join(10)
-        sink.close()
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Faults of several machines or none: network, job and telemetry."""
 
+from functools import partial
+
 from simulator.faults import effects as fx
 from simulator.faults.kinds import JOB_WIDE, STOPPED, STRAGGLER, Kind, Log
 
@@ -106,6 +108,17 @@ NETWORK_FAULTS: dict[str, Kind] = {
     ),
 }
 
+_loss = partial(
+    Kind,
+    cause="loss",
+    verdicts=("training.loss_anomaly",),
+    hypotheses=("loss",),
+    effects=(fx.nothing,),
+    scope="job",
+    machine=False,
+    gating=False,
+)
+
 JOB_FAULTS: dict[str, Kind] = {
     "job_hang": Kind(cause="hang", verdicts=STOPPED, effects=(fx.stands_still,), machine=False, minutes=40),
     "app_crash": Kind(
@@ -116,29 +129,8 @@ JOB_FAULTS: dict[str, Kind] = {
         machine=False,
         minutes=8,
     ),
-    "nan_loss": Kind(
-        cause="loss",
-        verdicts=("training.loss_anomaly",),
-        hypotheses=("loss",),
-        effects=(fx.nothing,),
-        scope="job",
-        machine=False,
-        gating=False,
-        minutes=10,
-    ),
-    "loss_spike": Kind(
-        cause="loss",
-        verdicts=("training.loss_anomaly",),
-        hypotheses=("loss",),
-        effects=(fx.nothing,),
-        scope="job",
-        machine=False,
-        gating=False,
-        size=(5.0, 50.0),
-        minutes=2,
-        shapes=("step", "ramp"),
-        period=(30.0, 120.0),
-    ),
+    "nan_loss": _loss(minutes=10),
+    "loss_spike": _loss(size=(5.0, 50.0), minutes=2, shapes=("step", "ramp"), period=(30.0, 120.0)),
 }
 
 # Without verdicts: a counter that restarts and records that arrive twice need no finding.

@@ -12,7 +12,7 @@ from slowrank.telemetry.records import Subject
 from store.telemetry.metrics import StoredMetric, stored_metric
 from store.telemetry.windows import Selection, of_devices, of_ranks, peer_nodes
 
-Role = Literal["peers", "baseline", "cause"]
+PlotRole = Literal["peers", "baseline", "cause"]
 Baseline = Mapping[str, Any]
 
 # What shows a cause, by the beginning of its name, for findings whose evidence has no stored metric of it.

@@ -13,7 +13,7 @@ from typing import Any
 from psycopg import Connection
 
 from slowrank.telemetry.records import Subject
-from store.evidence.panels import Baseline, Chosen, Role, cause_metric, chosen, main_metric
+from store.evidence.panels import Baseline, Chosen, PlotRole, cause_metric, chosen, main_metric
 from store.telemetry.buckets import BUCKET_SECONDS
 from store.telemetry.windows import Bin, bins, bounded, means
 
@@ -119,7 +119,7 @@ def _read(conn: Connection[Any], one: Chosen, starts: datetime, ends: datetime) 
     return read if any(_line(one, row) is not None for row in read) else []
 
 
-def _banded(role: Role, one: Chosen, rows: Sequence[Bin], starts: datetime) -> dict[str, Any]:
+def _banded(role: PlotRole, one: Chosen, rows: Sequence[Bin], starts: datetime) -> dict[str, Any]:
     """Return the plot of the subject beside the quantiles of its peers."""
     return _head(role, one, rows, starts) | {
         "peers": one.peers,
@@ -153,7 +153,7 @@ def _own(
     return head | {"baseline": of_past | {"source": "window" if given is None else "detector"}}
 
 
-def _head(role: Role, one: Chosen, rows: Sequence[Bin], starts: datetime) -> dict[str, Any]:
+def _head(role: PlotRole, one: Chosen, rows: Sequence[Bin], starts: datetime) -> dict[str, Any]:
     metric = one.metric
     return {
         "role": role,

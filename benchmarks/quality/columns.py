@@ -38,8 +38,8 @@ def without(sample: NodeSample, columns: Collection[str]) -> NodeSample:
 def _blanked(block: Block, data: bytes, columns: Collection[str]) -> bytes:
     count, held = len(data) // block.row_size, bytearray(data)
     for column in columns:
-        if column in block.places:
-            start, dtype = block.places[column]
+        if column in block.offsets:
+            start, dtype = block.offsets[column]
             held[start * count : (start + ITEM_SIZE[dtype]) * count] = _missing(dtype) * count
     return bytes(held)
 

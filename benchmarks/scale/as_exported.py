@@ -57,7 +57,7 @@ def sent(record: R) -> R:
 def _read(block: Block, data: bytes, tick: int = 0) -> bytes:
     held = bytearray(data)
     count = len(data) // block.row_size
-    for name, (start, dtype) in block.places.items():
+    for name, (start, dtype) in block.offsets.items():
         values = np.frombuffer(held, dtype, count, start * count)
         unit = UNITS.get(name) or (STEP_UNIT if name in STEP_SECONDS else None)
         if unit is not None and dtype == "<i8":

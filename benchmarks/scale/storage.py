@@ -123,7 +123,7 @@ def _columns(telemetry: Telemetry) -> None:
 
 def _without(sample: NodeSample, owner: Owner, name: str) -> NodeSample:
     block, data = SAMPLE_SCHEMAS[sample.schema].block(owner), bytearray(getattr(sample, owner))
-    start, dtype = block.places[name]
+    start, dtype = block.offsets[name]
     count = len(data) // block.row_size
     data[start * count : (start + ITEM_SIZE[dtype]) * count] = bytes(ITEM_SIZE[dtype] * count)
     return msgspec.structs.replace(sample, **{owner: bytes(data)})

@@ -54,7 +54,7 @@ def read(block: Block, data: bytes, names: Iterable[str]) -> dict[str, tuple[Any
     count = len(data) // block.row_size
     columns = {}
     for name in names:
-        start, dtype = block.places[name]
+        start, dtype = block.offsets[name]
         columns[name] = struct.unpack_from(f"<{count}{_TYPECODE[dtype]}", data, start * count)
     return columns
 

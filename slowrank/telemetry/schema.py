@@ -58,16 +58,16 @@ class Block:
     row_size: int = field(init=False)
     """Bytes one instance takes."""
 
-    places: dict[str, tuple[int, Dtype]] = field(init=False, compare=False, repr=False)
+    offsets: dict[str, tuple[int, Dtype]] = field(init=False, compare=False, repr=False)
     """By column, the bytes of one instance that stand before it, and its dtype."""
 
     def __post_init__(self) -> None:
-        places, size = {}, 0
+        offsets, size = {}, 0
         for column in self.columns:
-            places[column.name] = size, column.dtype
+            offsets[column.name] = size, column.dtype
             size += ITEM_SIZE[column.dtype]
         object.__setattr__(self, "row_size", size)
-        object.__setattr__(self, "places", places)
+        object.__setattr__(self, "offsets", offsets)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -96,8 +96,8 @@ def rows_of(record: JobSteps) -> Rows:
     count = len(record.rows) // block.row_size
     step_and_ts = struct.unpack_from(f"<{count}q{count}d", record.rows)
     steps, ts = step_and_ts[:count], step_and_ts[count:]
-    reported = len(_VALUES) if _VALUES[-1] in block.places else SQUARES
-    values = np.ndarray((reported, count), np.dtype("<f4"), record.rows, block.places[_VALUES[0]][0] * count)
+    reported = len(_VALUES) if _VALUES[-1] in block.offsets else SQUARES
+    values = np.ndarray((reported, count), np.dtype("<f4"), record.rows, block.offsets[_VALUES[0]][0] * count)
     if record.labels.get("phase") == ROLLOUT:
         values = values.copy()  # those of the record are read-only
         values[1 : len(SECONDS)] = np.nan

@@ -115,7 +115,7 @@ def _features(samples: Sequence[NodeSample]) -> FloatArray:
                 (SAMPLE_SCHEMAS[schema].gpu, [samples[n].gpu for n in some]),
                 (SAMPLE_SCHEMAS[schema].host, [samples[n].host for n in some]),
             ):
-                there = [column for column, name in enumerate(FEATURES) if name in block.places]
+                there = [column for column, name in enumerate(FEATURES) if name in block.offsets]
                 if parts[0]:
                     values[np.ix_(some, there)] = _means(block, parts, [FEATURES[c] for c in there])
     return values

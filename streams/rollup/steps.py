@@ -315,7 +315,7 @@ def _blank(ranks: Ranks) -> Columns:
 
 def _span(block: Block) -> tuple[int, int]:
     """Return where the columns of places begin and end, in bytes a row; others may lie between them."""
-    ends = [(at, at + np.dtype(dtype).itemsize) for at, dtype in (block.places[name] for name in _PLACE)]
+    ends = [(at, at + np.dtype(dtype).itemsize) for at, dtype in (block.offsets[name] for name in _PLACE)]
     return min(ends)[0], max(end for _, end in ends)
 
 

@@ -82,7 +82,7 @@ def clock_error(sample: NodeSample) -> float:
     if not sample.host:
         return 0.0
     # With one host, the offset of a column is the offset of its only value.
-    (offset,) = struct.unpack_from("<f", sample.host, SAMPLE_SCHEMAS[sample.schema].host.places[OFFSET][0])
+    (offset,) = struct.unpack_from("<f", sample.host, SAMPLE_SCHEMAS[sample.schema].host.offsets[OFFSET][0])
     return offset if SKEW_SECONDS < abs(offset) <= BELIEVED_SECONDS else 0.0
 
 

@@ -198,12 +198,12 @@ def shifted(record: Record, seconds: float) -> Record:
         rows, data = STEP_SCHEMAS[record.schema].rows, bytearray(record.rows)
         (times,) = read(rows, record.rows, ["ts"]).values()
         struct.pack_into(
-            f"<{len(times)}d", data, rows.places["ts"][0] * len(times), *(t + seconds for t in times)
+            f"<{len(times)}d", data, rows.offsets["ts"][0] * len(times), *(t + seconds for t in times)
         )
         return replace(record, ts=record.ts + seconds, rows=bytes(data))
     if isinstance(record, NodeSample) and record.host:
         # The offset that the node measured itself is included in the shift.
         host = bytearray(record.host)
-        struct.pack_into("<f", host, SAMPLE_SCHEMAS[record.schema].host.places[OFFSET][0], math.nan)
+        struct.pack_into("<f", host, SAMPLE_SCHEMAS[record.schema].host.offsets[OFFSET][0], math.nan)
         return replace(record, ts=record.ts + seconds, host=bytes(host))
     return replace(record, ts=record.ts + seconds)

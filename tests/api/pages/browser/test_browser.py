@@ -15,8 +15,9 @@ from alerts.config import FindingConfig
 from slowrank.telemetry.records import Evidence, Subject
 from store.findings import findings
 from store.telemetry.batches import write_rows
+from store.telemetry.buckets import JobEvent
 from tests.roll_ups import packed
-from tests.store.evidence.telemetry import T0, clocks, places, slow_finding, steps
+from tests.store.evidence.telemetry import ONSET, T0, clocks, places, slow_finding, steps
 
 pytestmark = [
     pytest.mark.slow,
@@ -93,6 +94,32 @@ def test_a_job_without_a_past_is_drawn_alone(signed_in_tab, slow_job, pool):
     assert plots[:2] == [[True, 5], [True, 2]]
     assert "undefined" not in page.run("document.querySelector('[data-plots]').outerHTML")
     assert page.console == []
+
+
+def test_changes_of_level_are_listed_with_what_explains_them(signed_in_tab, slow_job, pool):
+    """Time, ratio, and what the job declared, as text; a finding leads to its page."""
+    page, base = signed_in_tab
+    hostile = "<img src=x onerror=alert(1)>" + "m" * 150
+    with pool.connection() as conn:
+        conn.execute(
+            "UPDATE steps_10s SET step_seconds_sum = 1.2 * step_seconds_sum WHERE bucket >= to_timestamp(%s)",
+            (ONSET,),
+        )
+        write_rows(conn, [JobEvent("c", "j", "job.schedule", ONSET, hostile)])
+    for width in (1280, 390):
+        page.show(width, 800, dark=False)
+        page.open(f"{base}/job?cluster=c&job_id=j")
+        page.wait_for("document.querySelector('[data-changes] li') !== null")
+        text = page.run("document.querySelector('[data-changes]').innerText")
+        assert re.search(r"\d\d:\d\d:\d\d UTC: 1\.20×, from 2\.2\d+ s to 2\.6\d+ s", text)
+        assert (
+            f"change of schedule at {time.strftime('%H:%M:%S', time.gmtime(ONSET // 10 * 10))}: {hostile}"
+            in text
+        )
+        link = page.run("document.querySelector('[data-changes] a').getAttribute('href')")
+        assert link == f"/findings/{slow_job.id}"
+        assert page.run("document.documentElement.scrollWidth") <= width
+        assert page.console == []
 
 
 def test_numbers_of_a_large_job_have_separated_thousands(signed_in_tab, slow_job, pool):

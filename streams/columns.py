@@ -17,7 +17,7 @@ Rows = slice | npt.NDArray[np.int64]
 """Rows of a bank: a slice where they are neighbours, which copies nothing; else indexes."""
 
 
-class Run(NamedTuple):
+class ColumnRun(NamedTuple):
     """Neighbouring columns of one dtype as ``values`` [columns, instances], a read-only view."""
 
     names: tuple[str, ...]
@@ -38,9 +38,9 @@ class _Layout:
 _layouts: dict[tuple[int, int], _Layout] = {}
 
 
-def runs(block: Block, data: bytes) -> list[Run]:
+def runs(block: Block, data: bytes) -> list[ColumnRun]:
     """Return one array [columns, n] per run of equal dtype. Raises ``ValueError`` for a partial row."""
-    return list(map(Run, _layout(block, len(data)).names, views(block, data)))
+    return list(map(ColumnRun, _layout(block, len(data)).names, views(block, data)))
 
 
 def views(block: Block, data: bytes) -> list[Array]:

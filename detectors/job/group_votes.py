@@ -52,7 +52,7 @@ class VoteConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowGroup:
+class SlowTransfers:
     """Ranks that differ in ``dimension`` only and are slow together, by ``ratio`` to the other groups."""
 
     dimension: str
@@ -64,7 +64,7 @@ class SlowGroup:
 class VoteCount:
     """The slow groups, and per rank [ranks] the probability that it is the culprit behind them."""
 
-    groups: tuple[SlowGroup, ...]
+    groups: tuple[SlowTransfers, ...]
     probability: Floats
 
     def suspects(self) -> Ints:
@@ -125,7 +125,7 @@ class GroupVotes:
             odds += np.where(often[groups.index], config.odds, -config.odds)
             for g in np.flatnonzero(often):
                 members = groups.members[g][groups.members[g] >= 0]
-                slow.append(SlowGroup(name, members, float(self._ratio[name][g])))
+                slow.append(SlowTransfers(name, members, float(self._ratio[name][g])))
         weight = np.exp(odds - odds.max()) if odds.size else odds
         return VoteCount(tuple(slow), weight / weight.sum() if odds.size else weight)
 

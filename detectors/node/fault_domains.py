@@ -49,7 +49,7 @@ class DomainConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class DomainCause:
     """A cause: the domain, the suspects it explains, its gain (log odds), its share among the domains that
     could explain them too, and those others with their shares, likeliest first."""
 
@@ -66,7 +66,7 @@ def explain(
     config: DomainConfig | None = None,
     *,
     counts: Mapping[str, int] | None = None,
-) -> list[Explanation]:
+) -> list[DomainCause]:
     """Return the causes, best first: each explains its members away before the next is looked for.
 
     For a domain whose n members with evidence began within ``width`` seconds of each other,
@@ -88,7 +88,7 @@ def explain(
         counts = {d.type: sum(other.type == d.type for other in domains) for d in domains}
     left = {s.name: s for s in suspects}
     scored = [_scored(domain, left, config, counts) for domain in domains]
-    found: list[Explanation] = []
+    found: list[DomainCause] = []
     while (best := _best(scored, domains, config, counts)) is not None:
         found.append(best)
         gone = {member.name for member in best.explained}
@@ -102,11 +102,11 @@ def explain(
 
 
 def _best(
-    scored: Sequence[Explanation | None],
+    scored: Sequence[DomainCause | None],
     domains: Sequence[Domain],
     config: DomainConfig,
     counts: Mapping[str, int],
-) -> Explanation | None:
+) -> DomainCause | None:
     able = sorted((s for s in scored if s is not None and s.gain >= config.gain), key=_order)
     for best in able:
         names = {s.name for s in best.explained}
@@ -120,7 +120,7 @@ def _best(
 
 def _scored(
     domain: Domain, left: Mapping[str, Suspect], config: DomainConfig, counts: Mapping[str, int]
-) -> Explanation | None:
+) -> DomainCause | None:
     """Return what the domain would explain of the suspects left, if enough machines began together."""
     together = _burst([left[name] for name in domain.members if name in left], config.width)
     if len({s.place for s in together}) < config.places:
@@ -129,7 +129,7 @@ def _scored(
     gain += (len(together) - 1) * math.log(max(config.horizon / config.width, 1.0))
     gain -= math.log(max(counts.get(domain.type, 1), 1))
     gain -= config.missing * max(domain.size - len(together), 0)
-    return Explanation(domain, together, gain, 1.0)
+    return DomainCause(domain, together, gain, 1.0)
 
 
 def _burst(members: list[Suspect], width: float) -> tuple[Suspect, ...]:
@@ -144,15 +144,15 @@ def _burst(members: list[Suspect], width: float) -> tuple[Suspect, ...]:
     return tuple(members[slice(*longest)])
 
 
-def _order(e: Explanation) -> tuple[float, int, str, str]:
+def _order(e: DomainCause) -> tuple[float, int, str, str]:
     # Rounded: sums of the same terms in another order must not decide between two domains.
     return (-round(e.gain, 9), e.domain.size, e.domain.type, e.domain.name)
 
 
-def _ranked(best: Explanation, able: Sequence[Explanation]) -> Explanation:
+def _ranked(best: DomainCause, able: Sequence[DomainCause]) -> DomainCause:
     names = {s.name for s in best.explained}
     rivals = sorted((e for e in able if not names.isdisjoint(s.name for s in e.explained)), key=_order)
     weights = [math.exp(e.gain - best.gain) for e in rivals]
     total = math.fsum(weights)
     shares = [(e.domain, weight / total) for e, weight in zip(rivals, weights, strict=True)]
-    return Explanation(best.domain, best.explained, best.gain, shares[0][1], tuple(shares[1:]))
+    return DomainCause(best.domain, best.explained, best.gain, shares[0][1], tuple(shares[1:]))

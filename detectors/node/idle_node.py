@@ -45,7 +45,7 @@ class IdleNodeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class NodeReading:
     """One sample of n nodes; NaN = not read.
 
     ``ts`` [n] are event times in seconds, ``nic`` [n] bytes a second over all ports, both directions. The
@@ -129,7 +129,7 @@ class IdleNodeBank:
         # Rows as in IdleResult: held, idle, both, lasting.
         self._held = np.zeros((4, nodes), np.bool_)
 
-    def update(self, nodes: Rows, reading: Reading) -> IdleResult:
+    def update(self, nodes: Rows, reading: NodeReading) -> IdleResult:
         """Take one sample of each of the distinct ``nodes`` [n], younger than their last; return their
         states."""
         gap = reading.ts - self._last[nodes] > self.config.gap
@@ -157,7 +157,7 @@ class IdleNodeBank:
             spinning=spinning,
         )
 
-    def shares(self, nodes: Rows, reading: Reading) -> Floats:
+    def shares(self, nodes: Rows, reading: NodeReading) -> Floats:
         """Return NIC bytes and the middle GPU's power as shares of what is usual, [2, n]; NaN = not known."""
         usual = self._usual.value[nodes]
         nic = reading.nic / np.where(usual[:, 0] > 0, usual[:, 0], np.nan)
@@ -172,7 +172,7 @@ class IdleNodeBank:
         self._last[nodes], self._calm[:, nodes], self._since[:, nodes] = -np.inf, np.nan, np.nan
         self._keys[:, nodes], self._held[:, nodes] = False, False
 
-    def _judge(self, nodes: Rows, r: Reading) -> tuple[Bools, Bools]:
+    def _judge(self, nodes: Rows, r: NodeReading) -> tuple[Bools, Bools]:
         """Return which GPUs spin, [n, gpus], and B1, B2, B2 of less contrast, whether no GPU works, [4, n].
 
         Where inputs are missing, the previous result is kept.
@@ -199,7 +199,7 @@ class IdleNodeBank:
         known = np.stack((np.isfinite(r.nic), either, either, by_power))
         return spins, np.where(known, np.stack((b1, b2, b2_rather, b3)), self._keys[:, nodes])
 
-    def _ended(self, r: Reading) -> Bools:
+    def _ended(self, r: NodeReading) -> Bools:
         """Return where no GPU is in use and none whose memory is read holds a job's, [n]."""
         read = np.isfinite(r.utilization).any(axis=1)
         in_use = (r.utilization > self.config.idle) | (r.memory > self.config.empty)
@@ -225,7 +225,7 @@ class IdleNodeBank:
         self._held[:, nodes] = held & ~over[[0, 0, 2, 1]]
         self._since[:, nodes], self._calm[:, nodes] = since, calm
 
-    def _learn(self, nodes: Rows, r: Reading) -> None:
+    def _learn(self, nodes: Rows, r: NodeReading) -> None:
         # Negated, so that a GPU whose utilisation is not read counts as used.
         used = ~(r.utilization <= self.config.idle)
         nic = np.where(used.any(axis=1), r.nic, np.nan)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from alerts.cases.case import Case
 from alerts.kinds import UNHEARD_KIND
 from alerts.reasoning.fusion import family_votes
-from detectors.node.fault_domains import DomainConfig, Explanation, Suspect, explain
+from detectors.node.fault_domains import DomainCause, DomainConfig, Suspect, explain
 from streams.cluster.incidents.kinds import Pattern, domains_of, unit_of
 from streams.cluster.incidents.telemetry_outage import DARK_SHARE
 from streams.cluster.inventory import Layout
@@ -17,7 +17,7 @@ vote that offsets the prior of a finding)."""
 
 def explanations(
     cases: Iterable[Case], pattern: Pattern, layout: Layout, *, least: int = 3
-) -> list[Explanation]:
+) -> list[DomainCause]:
     """Return the domains that explain the cases, best first; the cases in order of their keys.
 
     ``least``: of so many nodes at least. Fewer than three are a domain only if they are all it has.
@@ -47,7 +47,7 @@ def _suspect(name: str, cases: list[Case]) -> Suspect:
     return Suspect(name, cases[0].subject.node or "", min(6.0, sum(sorted(votes.values()))), onset)
 
 
-def _is_firm(found: Explanation, cases: list[Case]) -> bool:
+def _is_firm(found: DomainCause, cases: list[Case]) -> bool:
     if len({s.place for s in found.explained}) < DomainConfig().places:
         return len(found.explained) >= found.domain.size
     if all(case.kind == UNHEARD_KIND for case in cases):

@@ -19,7 +19,7 @@ from alerts.cases.update import update
 from alerts.config import FindingConfig
 from alerts.finding import dedup_key
 from alerts.kinds import UNHEARD_KIND
-from detectors.node.fault_domains import Explanation
+from detectors.node.fault_domains import DomainCause
 from slowrank.telemetry import NodeAnnounced, Suspicion
 from streams.cluster.incidents import telemetry_outage
 from streams.cluster.incidents.evidence import explanations
@@ -213,7 +213,7 @@ def _belongs(
     return incident.active and case.since >= incident.since - config.agree_within_seconds
 
 
-def _opened(state: Incidents, pattern: Pattern, found: Explanation, ts: float) -> Incidents:
+def _opened(state: Incidents, pattern: Pattern, found: DomainCause, ts: float) -> Incidents:
     units = {s.name for s in found.explained}
     mine = [
         case

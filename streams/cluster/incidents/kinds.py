@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from alerts.cases.case import Case
 from alerts.kind import DomainRule
 from alerts.kinds import FABRIC, KINDS, kind_of
-from detectors.node.fault_domains import Domain, Explanation
+from detectors.node.fault_domains import Domain, DomainCause
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Suspect
 from streams.cluster.inventory import Layout, rail_of
@@ -93,7 +93,7 @@ def subject_of(domain: Domain, cluster: str) -> Subject:
     return Subject(type="switch", cluster=cluster, switch=switch or None, rail=rail)
 
 
-def build_suspicion(pattern: Pattern, subject: Subject, found: Explanation, ts: float) -> Suspicion:
+def build_suspicion(pattern: Pattern, subject: Subject, found: DomainCause, ts: float) -> Suspicion:
     """Return the suspicion that opens an incident: what its members' own suspicions do not contain."""
     nodes = sorted({s.place for s in found.explained})
     what = "ports" if pattern.rule.of_ports else "nodes"
@@ -135,7 +135,7 @@ def _hypotheses(pattern: Pattern, domain: Domain) -> dict[str, float]:
     return {pattern.rule.hypothesis: _LIKELY}
 
 
-def _suspects(subject: Subject, found: Explanation) -> tuple[Suspect, ...]:
+def _suspects(subject: Subject, found: DomainCause) -> tuple[Suspect, ...]:
     """Return the domain and those that could explain the same members, where there are any."""
     others = [
         (subject_of(domain, subject.cluster), share)

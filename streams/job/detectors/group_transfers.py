@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from detectors.job.group_votes import GroupVotes, SlowGroup
+from detectors.job.group_votes import GroupVotes, SlowTransfers
 from detectors.job.imbalance import slowdown
 from detectors.robust import nan_median
 from slowrank.telemetry import Evidence, Suspicion
@@ -102,7 +102,7 @@ class GroupTransfers:
 
 
 def _slow_group(
-    view: JobView, group: SlowGroup, comm: float, *, step: float, since: float, at: float
+    view: JobView, group: SlowTransfers, comm: float, *, step: float, since: float, at: float
 ) -> Suspicion:
     """Build a group whose transfers take ``comm`` seconds of each ``step``: a finding about the job."""
     ranks = [view.roster[i] for i in group.members.tolist()]
@@ -144,7 +144,7 @@ def _slow_transfer(view: JobView, rank: int, share: float, *, since: float, at: 
     )
 
 
-def _likeliest(view: JobView, group: SlowGroup, probability: Floats) -> tuple[Suspect, ...]:
+def _likeliest(view: JobView, group: SlowTransfers, probability: Floats) -> tuple[Suspect, ...]:
     order = group.members[np.argsort(-probability[group.members], kind="stable")][:SUSPECTS].tolist()
     return tuple(
         Suspect(subject=view.subject(view.roster[i]), probability=round(float(probability[i]), 4))

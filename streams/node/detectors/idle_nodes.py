@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alerts.reasoning.hang import CLOCK
-from detectors.node.idle_node import IdleNodeBank, IdleResult, Reading
+from detectors.node.idle_node import IdleNodeBank, IdleResult, NodeReading
 from slowrank.telemetry import Evidence, HangVote, Suspicion
 from slowrank.telemetry.records import Family
 from slowrank.telemetry.schema import Owner
@@ -111,7 +111,7 @@ class IdleNodes:
             return found
         return [*found, _left(replace(batch.location(k), job_id=job), "raise", ts, ts, released=True)]
 
-    def _test(self, batch: Batch, with_job: Numbers, nodes: Rows, reading: Reading) -> Found:
+    def _test(self, batch: Batch, with_job: Numbers, nodes: Rows, reading: NodeReading) -> Found:
         result = self._bank.update(nodes, reading)
         # Unused GPUs mean the start of a job until it has used them, and its end afterwards.
         used = self._used[nodes] = self._used[nodes] | ~result.ended
@@ -166,7 +166,7 @@ class IdleNodes:
 class _NodeResult:
     """The idle-node test of one sample of a batch."""
 
-    def __init__(self, quiet: IdleResult, reading: Reading, i: int) -> None:
+    def __init__(self, quiet: IdleResult, reading: NodeReading, i: int) -> None:
         self.ts, self.since = float(reading.ts[i]), float(quiet.since[i])
         self.held, self.idle = bool(quiet.held[i]), bool(quiet.idle[i])
         self.lasting = bool(quiet.lasting[i])
@@ -174,7 +174,7 @@ class _NodeResult:
         self.score = 1.0 + self.both_signs + self.lasting
         self.not_working, self.spinning = bool(quiet.not_working[i]), quiet.spinning[i]
         one = slice(i, i + 1)
-        self.reading = Reading(**{f.name: getattr(reading, f.name)[one] for f in fields(reading)})
+        self.reading = NodeReading(**{f.name: getattr(reading, f.name)[one] for f in fields(reading)})
 
     def claim(self, ids: tuple[str, ...], location: Location, shares: FloatArray, ahead: float) -> HangClaim:
         """Return the vote for a hang; ``ahead`` is the error of the node's clock in seconds, 0 where it is
@@ -223,14 +223,14 @@ def _share(metric: str, value: float, note: str) -> Evidence:
     return Evidence(metric=metric, unit="1", detector="quiet", value=round(value, 4), note=note)
 
 
-def _reading(batch: Batch, ports: Increase, which: Rows) -> Reading:
+def _reading(batch: Batch, ports: Increase, which: Rows) -> NodeReading:
     def of(metric: str) -> FloatArray:
         return np.asarray(batch.gpu[metric][which], np.float64)
 
     rates = np.concatenate([ports.rate(metric)[which] for metric in metrics_of("nic")], axis=1)
     read = np.isfinite(rates)
     total = of("gpu.memory.total_bytes")
-    return Reading(
+    return NodeReading(
         ts=batch.ts[which],
         nic=np.where(read.any(axis=1), np.where(read, rates, 0.0).sum(axis=1), np.nan),
         power=of("gpu.power_watts"),

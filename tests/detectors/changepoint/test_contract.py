@@ -18,7 +18,7 @@ from detectors.changepoint.cusum import CusumBank
 from detectors.changepoint.detector import ChangeDetectorBank
 from detectors.changepoint.standardise import Scale
 from detectors.changepoint.winsorise import Winsoriser
-from detectors.node.idle_node import IdleNodeBank, Reading
+from detectors.node.idle_node import IdleNodeBank, NodeReading
 from tests.detectors.state import same, state
 
 SERIES = 3
@@ -32,7 +32,7 @@ def feed_quiet(detector: IdleNodeBank, t: int, x: np.ndarray) -> Any:
     one = np.where(np.isnan(full), np.nan, 1.0)
     quiet = detector.update(
         np.arange(SERIES),
-        Reading(
+        NodeReading(
             ts=np.full(SERIES, float(t)),
             nic=1e8 * (5.0 + x),
             power=full,

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detectors.node.idle_node import IdleNodeBank, IdleResult, Reading
+from detectors.node.idle_node import IdleNodeBank, IdleResult, NodeReading
 from tests.detectors.state import state
 
 GPUS = 4
@@ -12,7 +12,7 @@ NODE = np.array([0])
 
 def reading(ts, *, nic=1e9, watts=600.0, busy=1.0, tensor=np.nan, memory=0.8):
     """One node's sample; a value for each GPU or one for all of them."""
-    return Reading(
+    return NodeReading(
         ts=np.array([float(ts)]),
         nic=np.array([float(nic)]),
         power=np.full((1, GPUS), watts, float),
@@ -199,8 +199,8 @@ def test_a_bank_of_many_nodes_is_many_banks_of_one():
         parts = [reading(second + 0.3 * node, **v) for node, v in zip(here, values, strict=True)]
         if not parts:
             continue
-        fields = Reading.__dataclass_fields__
-        whole = Reading(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in fields})
+        fields = NodeReading.__dataclass_fields__
+        whole = NodeReading(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in fields})
         found = together.update(here, whole)
         for i, (node, part) in enumerate(zip(here, parts, strict=True)):
             single = alone[node].update(NODE, part)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from exporters.collector import NOTHING, Columns, Event, Instant, Reading
 from exporters.host.device_threads import DeviceThreads
-from exporters.scrape.page import Page, PageFailed, fetch, parse
+from exporters.scrape.page import PageFailed, ScrapedPage, fetch, parse
 from slowrank.foreign.node_values import NodeValues, Values, Xid, gauges
 from slowrank.foreign.rules import RULES
 
@@ -23,7 +23,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    page: Page | PageFailed
+    page: ScrapedPage | PageFailed
     seconds: float
 
 
@@ -46,13 +46,13 @@ class _Target:
         if answer is not None:
             self.scrapes += 1
             self.seconds = answer.seconds
-            if isinstance(answer.page, Page):
+            if isinstance(answer.page, ScrapedPage):
                 return self._taken(answer.page, now)
             self._count(answer.page)
         held = now.monotonic - self.read <= HELD_SECONDS
         return Values(gpu=gauges(self.last.gpu), nic=gauges(self.last.nic)) if held else Values()
 
-    def _taken(self, page: Page, now: Instant) -> Values:
+    def _taken(self, page: ScrapedPage, now: Instant) -> Values:
         if self.read == -math.inf:
             names = ", ".join(sorted(page.unknown)[:_SHOWN]) or "none"
             _log.info(
@@ -120,7 +120,7 @@ class ScrapeCollector:
 def _read(url: str) -> _Answer:
     began = time.monotonic()
     try:
-        page: Page | PageFailed = parse(fetch(url))
+        page: ScrapedPage | PageFailed = parse(fetch(url))
     except PageFailed as problem:
         page = problem
     return _Answer(page, time.monotonic() - began)

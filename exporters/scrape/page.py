@@ -30,7 +30,7 @@ class PageFailed(Exception):
 
 
 @dataclass(slots=True)
-class Page:
+class ScrapedPage:
     """What one page holds: points, the count of refused series by reason, unknown metric names, and labels
     that name boards."""
 
@@ -76,9 +76,9 @@ def _body(answer: http.client.HTTPResponse, url: str, deadline: float) -> str:
         raise PageFailed("not_metrics", f"{url} is no text: {error}") from error
 
 
-def parse(text: str) -> Page:
+def parse(text: str) -> ScrapedPage:
     """Return the points of a page. Raises ``PageFailed`` where no line of it is a metric."""
-    page = Page()
+    page = ScrapedPage()
     known: list[str] = []
     for line in text.splitlines():
         if not (found := _NAME.match(line)):
@@ -100,7 +100,7 @@ def parse(text: str) -> Page:
     return page
 
 
-def _add(page: Page, name: str, labels: dict[str, str], value: float) -> None:
+def _add(page: ScrapedPage, name: str, labels: dict[str, str], value: float) -> None:
     known = plain(labels)
     found = points(name, known, value)
     if isinstance(found, str):

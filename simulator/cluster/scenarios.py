@@ -10,7 +10,7 @@ from simulator.cluster.mixes import LEMON_HAZARD, MIXES, Mix
 from simulator.faults.catalogue import CATALOGUE
 from simulator.faults.condition import BoolArray
 from simulator.faults.fault import Fault
-from simulator.faults.kinds import Kind
+from simulator.faults.kinds import FaultKind
 
 DAY_SECONDS = 86400.0
 
@@ -141,7 +141,7 @@ def _duration(kind: str, rng: np.random.Generator, *, world: int) -> float:
     return max(2.0, float(rng.lognormal(math.log(60.0 * minutes) - sigma**2 / 2, sigma)))
 
 
-def _size(row: Kind, rng: np.random.Generator) -> float:
+def _size(row: FaultKind, rng: np.random.Generator) -> float:
     """Return a magnitude, log-uniform; of factors their excess over 1 is."""
     if row.unit == "x":
         return 1.0 + _between((row.size[0] - 1.0, row.size[1] - 1.0), rng)

@@ -8,7 +8,7 @@ import msgspec
 
 from simulator.faults.catalogue import CATALOGUE
 from simulator.faults.condition import Dose
-from simulator.faults.kinds import Kind, Shape
+from simulator.faults.kinds import FaultKind, Shape
 
 LADDER_RUNGS = 4
 
@@ -44,7 +44,7 @@ class Fault:
             raise ValueError(f"period={self.period:g}, duty={self.duty:g}: must be over 0, duty at most 1")
 
     @property
-    def row(self) -> Kind:
+    def row(self) -> FaultKind:
         """The row of the catalogue."""
         return CATALOGUE[self.kind]
 
@@ -108,7 +108,7 @@ def parse_fault(text: str) -> Fault:
         raise ValueError(f"--fault {text}: {error}") from error
 
 
-def _usual(row: Kind) -> dict[str, str | float]:
+def _usual(row: FaultKind) -> dict[str, str | float]:
     return {
         "magnitude": math.sqrt(row.size[0] * row.size[1]),
         "shape": row.shapes[0],

@@ -35,7 +35,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class FaultKind:
     """One kind of fault: its scope, its effects, the right findings, and the ranges it is drawn from.
 
     ``scope`` is what it reaches from its place; ``verdicts`` are the right kinds of findings, ``hypotheses``

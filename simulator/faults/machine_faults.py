@@ -1,7 +1,7 @@
 """Faults of one machine: GPUs, internal links and host."""
 
 from simulator.faults import effects as fx
-from simulator.faults.kinds import CLOCK, STOPPED, STRAGGLER, Kind, Log
+from simulator.faults.kinds import CLOCK, STOPPED, STRAGGLER, FaultKind, Log
 
 # NVML's bits in the clock event reasons.
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
@@ -17,8 +17,8 @@ def _xid(code: int, text: str, *, after: float = 0.05, every: float = 0.0) -> Lo
     )
 
 
-GPU_FAULTS: dict[str, Kind] = {
-    "ecc_uncorrectable": Kind(
+GPU_FAULTS: dict[str, FaultKind] = {
+    "ecc_uncorrectable": FaultKind(
         # The page is retired at the next reset, so the remap stays pending until the repair.
         cause="memory",
         verdicts=("ecc.uncorrectable", "ecc.row_remap_pending", "ecc.row_remap_failure", *STOPPED),
@@ -30,7 +30,7 @@ GPU_FAULTS: dict[str, Kind] = {
         ),
         minutes=20,
     ),
-    "hbm_degradation": Kind(
+    "hbm_degradation": FaultKind(
         # Often days before `ecc_uncorrectable`; corrected errors hardly cost time.
         cause="memory",
         verdicts=("ecc.correctable_rate", "ecc.row_remap_pending"),
@@ -47,7 +47,7 @@ GPU_FAULTS: dict[str, Kind] = {
         period=(300.0, 3000.0),
         duty=(0.05, 0.5),
     ),
-    "ecc_storm": Kind(
+    "ecc_storm": FaultKind(
         # Up to the rate of a GPU that still passed its health check.
         cause="memory",
         verdicts=("ecc.correctable_rate",),
@@ -57,21 +57,21 @@ GPU_FAULTS: dict[str, Kind] = {
         unit="1/s",
         minutes=60,
     ),
-    "gpu_lost": Kind(
+    "gpu_lost": FaultKind(
         cause="gpu",
         verdicts=("xid.79", "node.silent", *STOPPED),
         effects=(fx.off_the_bus,),
         logs=(_xid(79, "GPU has fallen off the bus."),),
         minutes=40,
     ),
-    "gpu_exec": Kind(
+    "gpu_exec": FaultKind(
         cause="gpu",
         verdicts=("xid.13", "xid.109", "xid", *STOPPED),
         effects=(fx.process_exits,),
         logs=(_xid(109, "CTX SWITCH TIMEOUT"), _xid(45, "Ch 00000008, Preemptive Removal", after=0.6)),
         minutes=15,
     ),
-    "gsp_hang": Kind(
+    "gsp_hang": FaultKind(
         # The exporter reads in a child process, so that the node still reports.
         cause="gpu",
         verdicts=("xid.119", "xid.120", *STOPPED),
@@ -81,7 +81,7 @@ GPU_FAULTS: dict[str, Kind] = {
         unit="s",
         minutes=30,
     ),
-    "nvlink_error": Kind(
+    "nvlink_error": FaultKind(
         # Tensor-parallel ranks of the node use the link in every layer: all of them compute longer.
         cause="nvlink",
         verdicts=("link.nvlink_degraded", *STRAGGLER),
@@ -97,7 +97,7 @@ GPU_FAULTS: dict[str, Kind] = {
         period=(60.0, 600.0),
         duty=(0.2, 0.8),
     ),
-    "thermal_throttle": Kind(
+    "thermal_throttle": FaultKind(
         # Clocks fall by 10 to 30 %, and heat takes minutes to build up.
         cause="clock",
         verdicts=(*STRAGGLER, *CLOCK),
@@ -107,11 +107,11 @@ GPU_FAULTS: dict[str, Kind] = {
         shapes=("ramp",),
         period=(120.0, 300.0),
     ),
-    "clock_lock": Kind(
+    "clock_lock": FaultKind(
         cause="clock", verdicts=(*STRAGGLER, *CLOCK), effects=(fx.slow_clock,), size=(1.05, 1.5)
     ),
-    "silent_slow": Kind(cause="compute", verdicts=STRAGGLER, effects=(fx.stretch,), minutes=10),
-    "pcie_downgrade": Kind(
+    "silent_slow": FaultKind(cause="compute", verdicts=STRAGGLER, effects=(fx.stretch,), minutes=10),
+    "pcie_downgrade": FaultKind(
         # Four lanes of sixteen carry a quarter of what the NIC could send; one, a sixteenth.
         cause="pcie",
         verdicts=(*STRAGGLER, "link.pcie_downgrade"),
@@ -121,8 +121,8 @@ GPU_FAULTS: dict[str, Kind] = {
     ),
 }
 
-HOST_FAULTS: dict[str, Kind] = {
-    "power_brake": Kind(
+HOST_FAULTS: dict[str, FaultKind] = {
+    "power_brake": FaultKind(
         # Clocks of all GPUs fall by 15 to 50 %.
         cause="clock",
         verdicts=(*STRAGGLER, *CLOCK),
@@ -131,7 +131,7 @@ HOST_FAULTS: dict[str, Kind] = {
         size=(1.1, 1.5),
         minutes=60,
     ),
-    "host_contention": Kind(
+    "host_contention": FaultKind(
         # Bursts of a neighbour's work; 21.6 % longer steps were measured on shared clusters.
         cause="host",
         verdicts=(*STRAGGLER, "host.cpu_contention"),
@@ -143,7 +143,7 @@ HOST_FAULTS: dict[str, Kind] = {
         period=(20.0, 120.0),
         duty=(0.3, 0.9),
     ),
-    "memory_overload": Kind(
+    "memory_overload": FaultKind(
         # Data workers starve as memory fills, and the kernel ends it by killing one.
         cause="host",
         verdicts=("host.memory_pressure", "host.cpu_contention", "data.loader_slow", *STRAGGLER),
@@ -156,7 +156,7 @@ HOST_FAULTS: dict[str, Kind] = {
         shapes=("ramp",),
         period=(120.0, 900.0),
     ),
-    "loader_stall": Kind(
+    "loader_stall": FaultKind(
         cause="data",
         verdicts=(*STRAGGLER, "data.loader_slow"),
         effects=(fx.slow_loader,),
@@ -165,14 +165,14 @@ HOST_FAULTS: dict[str, Kind] = {
         unit="s",
         minutes=20,
     ),
-    "node_silent": Kind(
+    "node_silent": FaultKind(
         cause="host",
         verdicts=("node.silent", "exporter.stale", *STOPPED),
         effects=(fx.crashed,),
         scope="node",
         minutes=30,
     ),
-    "lemon_node": Kind(
+    "lemon_node": FaultKind(
         # A few minutes of slowness every few hours, too little for a repair.
         cause="lemon",
         verdicts=(

@@ -3,10 +3,10 @@
 from functools import partial
 
 from simulator.faults import effects as fx
-from simulator.faults.kinds import JOB_WIDE, STOPPED, STRAGGLER, Kind, Log
+from simulator.faults.kinds import JOB_WIDE, STOPPED, STRAGGLER, FaultKind, Log
 
-NETWORK_FAULTS: dict[str, Kind] = {
-    "nic_crash": Kind(
+NETWORK_FAULTS: dict[str, FaultKind] = {
+    "nic_crash": FaultKind(
         cause="nic",
         verdicts=("link.nic_flap", "link.nic_errors", *STOPPED),
         effects=(fx.link_dead,),
@@ -17,7 +17,7 @@ NETWORK_FAULTS: dict[str, Kind] = {
         scope="nic",
         minutes=30,
     ),
-    "nic_flap": Kind(
+    "nic_flap": FaultKind(
         # Down for one to three seconds, up for some: gauges read every 15 s show nothing.
         cause="link",
         verdicts=("link.nic_flap", "link.nic_errors", *STRAGGLER),
@@ -33,7 +33,7 @@ NETWORK_FAULTS: dict[str, Kind] = {
         period=(6.0, 33.0),
         duty=(0.05, 0.1),
     ),
-    "link_errors": Kind(
+    "link_errors": FaultKind(
         # A loss of 1e-5 to 1e-2 causes retransmissions, modelled as lost bandwidth.
         cause="link",
         verdicts=("link.nic_errors", "link.nic_slow", *STRAGGLER),
@@ -50,14 +50,14 @@ NETWORK_FAULTS: dict[str, Kind] = {
         shapes=("ramp", "step"),
         period=(600.0, 7200.0),
     ),
-    "nic_slow": Kind(
+    "nic_slow": FaultKind(
         cause="nic",
         verdicts=(*STRAGGLER, "link.nic_slow", "link.nic_errors"),
         effects=(fx.slow_link, fx.errors("nic.port.roce_slow_restart_total", per_second=2.0)),
         scope="nic",
         size=(1.5, 4.0),
     ),
-    "rail_degraded": Kind(
+    "rail_degraded": FaultKind(
         cause="fabric",
         verdicts=("fabric.rail_degraded", "link.nic_errors", "link.nic_slow", "straggler.job_wide"),
         effects=(fx.slow_link, fx.errors("nic.port.symbol_errors_total", per_second=30.0)),
@@ -65,7 +65,7 @@ NETWORK_FAULTS: dict[str, Kind] = {
         size=(1.5, 8.0),
         minutes=60,
     ),
-    "congestion": Kind(
+    "congestion": FaultKind(
         # Measured: rates fell by 28 to 46 %, and by 85 % where episodes overlapped. The notifications a
         # second are an assumption, 400 times the detector's floor of 10; the detector fires at ten times the
         # floor.
@@ -84,7 +84,7 @@ NETWORK_FAULTS: dict[str, Kind] = {
         shapes=("step", "ladder"),
         period=(20.0, 120.0),
     ),
-    "switch_down": Kind(
+    "switch_down": FaultKind(
         # The telemetry of the nodes uses the same switch.
         cause="fabric",
         verdicts=("fabric.rail_degraded", "node.silent", "exporter.stale", *STOPPED),
@@ -92,7 +92,7 @@ NETWORK_FAULTS: dict[str, Kind] = {
         scope="switch",
         minutes=15,
     ),
-    "storage_stall": Kind(
+    "storage_stall": FaultKind(
         # A checkpoint moves more than a read of a batch, and waits longer.
         cause="data",
         verdicts=(*JOB_WIDE, "data.loader_slow"),
@@ -109,7 +109,7 @@ NETWORK_FAULTS: dict[str, Kind] = {
 }
 
 _loss = partial(
-    Kind,
+    FaultKind,
     cause="loss",
     verdicts=("training.loss_anomaly",),
     hypotheses=("loss",),
@@ -119,9 +119,11 @@ _loss = partial(
     gating=False,
 )
 
-JOB_FAULTS: dict[str, Kind] = {
-    "job_hang": Kind(cause="hang", verdicts=STOPPED, effects=(fx.stands_still,), machine=False, minutes=40),
-    "app_crash": Kind(
+JOB_FAULTS: dict[str, FaultKind] = {
+    "job_hang": FaultKind(
+        cause="hang", verdicts=STOPPED, effects=(fx.stands_still,), machine=False, minutes=40
+    ),
+    "app_crash": FaultKind(
         cause="software",
         verdicts=STOPPED,
         effects=(fx.process_exits,),
@@ -134,8 +136,8 @@ JOB_FAULTS: dict[str, Kind] = {
 }
 
 # Without verdicts: a counter that restarts and records that arrive twice need no finding.
-TELEMETRY_FAULTS: dict[str, Kind] = {
-    kind: Kind(
+TELEMETRY_FAULTS: dict[str, FaultKind] = {
+    kind: FaultKind(
         cause="telemetry",
         verdicts=verdicts,
         effects=(effect,),

@@ -47,13 +47,13 @@ class Tail:
         tail.seen.extend(event.id for event in before)
         return tail
 
-    def fresh(self, conn: psycopg.Connection[Any]) -> list[outbox.Event]:
+    def fresh(self, conn: psycopg.Connection[Any]) -> list[outbox.OutboxEvent]:
         """Return events of findings since the last call."""
         found = outbox.after(conn, self.seq - _OVERLAP)
         self.seq = max([self.seq, *(event.seq for event in found)])
         return [event for event in found if event.finding_id and self.is_new(event)]
 
-    def is_new(self, event: outbox.Event) -> bool:
+    def is_new(self, event: outbox.OutboxEvent) -> bool:
         """Return whether this is the first time that the event is seen."""
         if event.id in self.seen:
             return False
@@ -63,7 +63,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    event: outbox.Event
+    event: outbox.OutboxEvent
     cluster: str
     text: str
 
@@ -162,12 +162,12 @@ class EventHub:
             self._listeners.clear()
             self._positioned.set()
 
-    def _fresh(self, tail: Tail) -> list[outbox.Event]:
+    def _fresh(self, tail: Tail) -> list[outbox.OutboxEvent]:
         with self._pool.connection() as conn:
             return tail.fresh(conn)
 
 
-def _written(event: outbox.Event) -> _Written:
+def _written(event: outbox.OutboxEvent) -> _Written:
     data = json.dumps({"type": event.type, "timestamp": rfc3339(event.at), "data": event.body})
     text = f"id: {event.id}\nevent: {event.type}\ndata: {data}\n\n"
     return _Written(event, str(event.body.get("subject", {}).get("cluster", "")), text)

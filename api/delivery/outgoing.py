@@ -17,7 +17,7 @@ from store.evidence.freeze import evidence_of
 from store.findings import deliveries, webhooks
 from store.findings.findings import NotFound
 from store.findings.leases import Due
-from store.findings.outbox import Event
+from store.findings.outbox import OutboxEvent
 
 Request = tuple[dict[str, str], bytes]
 
@@ -47,14 +47,14 @@ def request_of(conn: Connection[Any], due: Due, *, now: datetime, public_url: st
     return headers | signature_headers(signing, event.id, int(now.timestamp()), body), body
 
 
-def _link(event: Event, key: bytes, public_url: str) -> str:
+def _link(event: OutboxEvent, key: bytes, public_url: str) -> str:
     if event.finding_id is None:
         # A test delivery has no stored finding.
         return f"{public_url.rstrip('/')}/"
     return finding_link(public_url, event.finding_id, key=key, at=event.at)
 
 
-def _plot(conn: Connection[Any], event: Event, form: PlotForm) -> str:
+def _plot(conn: Connection[Any], event: OutboxEvent, form: PlotForm) -> str:
     """Return the plots of the finding; nothing where there is no telemetry, or it takes too long."""
     if event.finding_id is None:
         return ""

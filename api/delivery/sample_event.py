@@ -6,15 +6,15 @@ from typing import Any
 from alerts.finding import Action, Finding, finding_id
 from api.http.ids import new_id
 from slowrank.telemetry.records import Subject
-from store.findings.outbox import Event
+from store.findings.outbox import OutboxEvent
 
 KIND = "self.test"
 TYPE = "delivery.test"
 
 
-def sample_event(now: datetime) -> Event:
+def sample_event(now: datetime) -> OutboxEvent:
     """Return a fresh test event."""
-    return Event(id=new_id("msg", now), seq=0, type=TYPE, finding_id=None, at=now, body=_finding(now))
+    return OutboxEvent(id=new_id("msg", now), seq=0, type=TYPE, finding_id=None, at=now, body=_finding(now))
 
 
 def _finding(now: datetime) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from api.foreign import ticks
 from api.foreign.measurement import Decoded
-from api.foreign.ticks import NodeState, Sender, Ticks
+from api.foreign.ticks import SendingNode, Ticks, WriteScope
 from api.ingest import Sink
 from slowrank.telemetry import Record
 
@@ -35,7 +35,7 @@ class ForeignReceiver:
     _unsent: list[Record] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, decoded: Decoded, sender: Sender, sink: Sink, now: float) -> Counter[str]:
+    def take(self, decoded: Decoded, sender: WriteScope, sink: Sink, now: float) -> Counter[str]:
         """Take the measurements of a request at ``now`` (Unix s); return the refused ones by reason.
 
         Complete rounds go to ``sink``. Raises ``SinkUnavailable`` when it accepts none now: they are kept and
@@ -55,7 +55,7 @@ class ForeignReceiver:
             self._forward(sink, now)
         return refused
 
-    def nodes(self) -> Sequence[NodeState]:
+    def nodes(self) -> Sequence[SendingNode]:
         """Return the nodes that send."""
         with self._lock:
             return self._ticks.nodes()

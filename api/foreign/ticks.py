@@ -117,7 +117,7 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class WriteScope:
     """What a key may write: into ``clusters`` (none: all); ``cluster`` is that of series without a label."""
 
     source: Source
@@ -126,7 +126,7 @@ class Sender:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeState:
+class SendingNode:
     """A node that sends: its resolution in seconds, None while it is unknown, and when it last sent."""
 
     cluster: str
@@ -148,7 +148,7 @@ class Ticks:
         self.unused: Counter[str] = Counter()
         """Measurements that fill no column, by reason: those are no errors of the sender."""
 
-    def add(self, measurements: Iterable[Measurement], sender: Sender, now: float) -> Counter[str]:
+    def add(self, measurements: Iterable[Measurement], sender: WriteScope, now: float) -> Counter[str]:
         """Take measurements received at ``now`` (Unix s); return the count of refused ones by reason."""
         refused: Counter[str] = Counter()
         for measurement in measurements:
@@ -176,10 +176,10 @@ class Ticks:
             self.waiting -= before - len(node.waiting)
         return records, refused
 
-    def nodes(self) -> list[NodeState]:
+    def nodes(self) -> list[SendingNode]:
         """Return the nodes that send, by name."""
         return [
-            NodeState(cluster, name, node.source, node.resolution, node.received)
+            SendingNode(cluster, name, node.source, node.resolution, node.received)
             for (cluster, name), node in sorted(self._nodes.items())
         ]
 
@@ -189,7 +189,7 @@ class Ticks:
             known = name in self.unknown or len(self.unknown) < MAX_NAMES
             self.unknown[name[:200] if known else "other"] += 1
 
-    def _wait(self, sent: Measurement, found: Sequence[Point], sender: Sender, now: float) -> str:
+    def _wait(self, sent: Measurement, found: Sequence[Point], sender: WriteScope, now: float) -> str:
         """Keep one measurement for its round; return why it is refused, "" if it is not."""
         name = node_of(sent.labels)
         cluster = as_name(sent.labels.get("cluster") or sender.cluster)

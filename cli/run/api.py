@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from api.ingest import Sink
     from slowrank.settings import Settings
     from slowrank.telemetry import BadRecord, Record
-    from streams.runtime.kafka.record_producer import Sender
+    from streams.runtime.kafka.record_producer import RecordProducer
 
 app = typer.Typer(help="Run the HTTP API.", no_args_is_help=True, add_completion=False)
 
@@ -67,7 +67,7 @@ def openapi() -> None:
 class KafkaSink:
     """Sends ingested records to their topics."""
 
-    def __init__(self, sender: "Sender") -> None:
+    def __init__(self, sender: "RecordProducer") -> None:
         self._sender = sender
 
     def accept(self, records: "Sequence[Record]") -> "Mapping[int, BadRecord]":
@@ -92,9 +92,9 @@ def _sink(settings: "Settings") -> "Iterator[Sink | None]":
         )
         yield None
         return
-    from streams.runtime.kafka.record_producer import Sender
+    from streams.runtime.kafka.record_producer import RecordProducer
 
-    with closing(Sender(settings.kafka_bootstrap, settings.topic_prefix)) as sender:
+    with closing(RecordProducer(settings.kafka_bootstrap, settings.topic_prefix)) as sender:
         yield KafkaSink(sender)
 
 

@@ -11,7 +11,7 @@ from psycopg import Connection
 from psycopg.rows import class_row
 
 from store.findings.leases import Due
-from store.findings.outbox import Event, emit
+from store.findings.outbox import OutboxEvent, emit
 from store.text import storable
 
 State = Literal["pending", "muted", "delivered", "failed", "superseded"]
@@ -183,7 +183,7 @@ def retry(conn: Connection[Any], delivery_id: str, now: datetime) -> str | None:
     return None if row is None else row[0]
 
 
-def test(conn: Connection[Any], webhook_id: str, event: Event) -> str:
+def test(conn: Connection[Any], webhook_id: str, event: OutboxEvent) -> str:
     """Queue ``event`` for one endpoint regardless of its filters; return the id of the delivery."""
     with conn.transaction():
         emit(conn, event, to=webhook_id)

@@ -18,7 +18,7 @@ from alerts.finding import Finding, rfc3339
 from alerts.merge import merge, version_time
 from alerts.notify import EventType, NotifiedState, event_of
 from alerts.report.runbook import with_runbook
-from store.findings.outbox import Event, emit, event_id, wake
+from store.findings.outbox import OutboxEvent, emit, event_id, wake
 from store.findings.rows import (
     UPSERT,
     Row,
@@ -51,7 +51,7 @@ class Conflict(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FindingChange:
     """Result of a call; ``event`` is None when no event was emitted.
 
     ``gpu_hours``: by how much the finding's cost grew; negative when another finding has taken over the cost.
@@ -79,7 +79,7 @@ class Edit:
         return {name: storable_json(value) for name, value in fields.items()}
 
 
-def save(conn: Connection[Any], finding: Finding, config: FindingConfig) -> Change | None:
+def save(conn: Connection[Any], finding: Finding, config: FindingConfig) -> FindingChange | None:
     """Store a version of a finding and its event; return None when nothing changed.
 
     A cause that is already stored keeps its id, also where a restarted worker gave it another one. ``config``
@@ -129,7 +129,7 @@ def titles(conn: Connection[Any], cluster: str, ids: Sequence[str]) -> dict[str,
     return dict(rows.fetchall())
 
 
-def acknowledge(conn: Connection[Any], finding_id: str, edit: Edit) -> Change:
+def acknowledge(conn: Connection[Any], finding_id: str, edit: Edit) -> FindingChange:
     """Acknowledge an open finding; later versions keep the acknowledgement.
 
     Raises ``NotFound``, or ``Conflict`` when its version is not the one in ``edit`` or it is not open.
@@ -146,7 +146,7 @@ def acknowledge(conn: Connection[Any], finding_id: str, edit: Edit) -> Change:
         return _record_and_publish(conn, row["id"], "finding.acknowledged", edit)
 
 
-def resolve(conn: Connection[Any], finding_id: str, edit: Edit) -> Change:
+def resolve(conn: Connection[Any], finding_id: str, edit: Edit) -> FindingChange:
     """Close a finding: it stays resolved until its cause ends and recurs. Raises as ``acknowledge``."""
     with conn.transaction():
         row = _to_change(conn, finding_id, edit)
@@ -162,7 +162,7 @@ def resolve(conn: Connection[Any], finding_id: str, edit: Edit) -> Change:
         return _record_and_publish(conn, row["id"], "finding.resolved", edit)
 
 
-def feedback(conn: Connection[Any], finding_id: str, verdict: Verdict, edit: Edit) -> Change:
+def feedback(conn: Connection[Any], finding_id: str, verdict: Verdict, edit: Edit) -> FindingChange:
     """Record whether the finding was right; the last verdict counts. Raises as ``acknowledge``."""
     with conn.transaction():
         row = _to_change(conn, finding_id, edit)
@@ -265,7 +265,9 @@ def _to_change(conn: Connection[Any], finding_id: str, edit: Edit) -> Row:
     return row
 
 
-def _record_and_publish(conn: Connection[Any], finding_id: str, event: EventType, edit: Edit) -> Change:
+def _record_and_publish(
+    conn: Connection[Any], finding_id: str, event: EventType, edit: Edit
+) -> FindingChange:
     _add_history(conn, finding_id, event, edit)
     return _publish(conn, finding_id, event, edit.at)
 
@@ -279,7 +281,7 @@ def _add_history(conn: Connection[Any], finding_id: str, event: str, edit: Edit)
     )
 
 
-def _publish(conn: Connection[Any], finding_id: str, event: EventType | None, at: datetime) -> Change:
+def _publish(conn: Connection[Any], finding_id: str, event: EventType | None, at: datetime) -> FindingChange:
     row = _row(conn, finding_id)
     assert row is not None
     stored = served(row)
@@ -289,7 +291,7 @@ def _publish(conn: Connection[Any], finding_id: str, event: EventType | None, at
     if event is not None:
         step = row["occurrences"] if event in _ONCE_PER_OCCURRENCE else f"v{stored.version}"
         name = event_id(f"{finding_id}/{event}/{step}", row["onset"])
-        event_ = Event(id=name, seq=0, type=event, finding_id=finding_id, at=at, body=stored.doc)
+        event_ = OutboxEvent(id=name, seq=0, type=event, finding_id=finding_id, at=at, body=stored.doc)
         emit(conn, event_, version=stored.version)
     wake(conn, {"id": finding_id, "version": stored.version, "event": event})
-    return Change(finding_id, stored.version, stored.status, event)
+    return FindingChange(finding_id, stored.version, stored.status, event)

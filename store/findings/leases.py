@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 
 from alerts.silence import labels
 from store.findings import outbox, queue, silences, webhooks
-from store.findings.outbox import Event
+from store.findings.outbox import OutboxEvent
 from store.findings.webhooks import Webhook
 
 Row = dict[str, Any]
@@ -46,7 +46,7 @@ class Due:
 
     id: str
     attempt: int
-    event: Event
+    event: OutboxEvent
     webhook: Webhook
     leased_until: datetime
     repeat: bool = False
@@ -112,7 +112,7 @@ def next_due(conn: Connection[Any]) -> datetime | None:
 
 def _sendable(
     conn: Connection[Any], *, now: datetime, limit: int, busy: Collection[str]
-) -> tuple[list[Row], dict[str, Event]]:
+) -> tuple[list[Row], dict[str, OutboxEvent]]:
     """Lock and return deliveries that may be sent now, oldest first, with their events."""
     passed: list[str] = []
     while True:
@@ -177,7 +177,7 @@ def _is_superseded(conn: Connection[Any], row: Row, now: datetime) -> bool:
     return True
 
 
-def _held_again(conn: Connection[Any], row: Row, event: Event, now: datetime) -> bool:
+def _held_again(conn: Connection[Any], row: Row, event: OutboxEvent, now: datetime) -> bool:
     """Hold a delivery back for longer where something still does; return whether it does."""
     if row["state"] != "muted":
         return False
@@ -192,7 +192,7 @@ def _held_again(conn: Connection[Any], row: Row, event: Event, now: datetime) ->
     return held is not None
 
 
-def _supersede_older(conn: Connection[Any], row: Row, event: Event, now: datetime) -> bool:
+def _supersede_older(conn: Connection[Any], row: Row, event: OutboxEvent, now: datetime) -> bool:
     """Supersede waiting deliveries of older events; return False while one of them is leased."""
     if event.finding_id is None:
         return True

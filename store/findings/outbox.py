@@ -20,7 +20,7 @@ CHANNEL = "slowrank_findings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class OutboxEvent:
     """One event; ``id`` is the webhook-id of all its deliveries, ``body`` the finding as served at that time.
 
     ``seq`` grows with every event, so that a listener can ask for the events it missed.
@@ -39,7 +39,9 @@ def event_id(key: str, at: datetime) -> str:
     return "msg_" + finding_id(key, at.timestamp()).removeprefix("fnd_")
 
 
-def emit(conn: Connection[Any], event: Event, *, version: int | None = None, to: str | None = None) -> bool:
+def emit(
+    conn: Connection[Any], event: OutboxEvent, *, version: int | None = None, to: str | None = None
+) -> bool:
     """Record the event with a delivery for every webhook that wants it; return False if it was there before.
 
     ``to`` addresses one webhook only, regardless of its filters and of silences. ``event.seq`` is ignored:
@@ -62,7 +64,7 @@ def wake(conn: Connection[Any], payload: dict[str, Any]) -> None:
     conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, json.dumps(payload)))
 
 
-def after(conn: Connection[Any], seq: int, *, limit: int = 500) -> list[Event]:
+def after(conn: Connection[Any], seq: int, *, limit: int = 500) -> list[OutboxEvent]:
     """Return the events after ``seq``, oldest first."""
     return _select(conn, "WHERE seq > %s ORDER BY seq LIMIT %s", (seq, limit))
 
@@ -89,17 +91,17 @@ def wait(conn: Connection[Any], seconds: float) -> bool:
     return any(True for _ in conn.notifies(timeout=seconds, stop_after=1))
 
 
-def get(conn: Connection[Any], id_: str) -> Event | None:
+def get(conn: Connection[Any], id_: str) -> OutboxEvent | None:
     """Return one event."""
     found = _select(conn, "WHERE id = %s", (id_,))
     return found[0] if found else None
 
 
-def by_id(conn: Connection[Any], ids: Iterable[str]) -> dict[str, Event]:
+def by_id(conn: Connection[Any], ids: Iterable[str]) -> dict[str, OutboxEvent]:
     """Return the events with these ids."""
     return {event.id: event for event in _select(conn, "WHERE id = ANY(%s)", (list(ids),))}
 
 
-def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, ...]) -> list[Event]:
-    with conn.cursor(row_factory=class_row(Event)) as cursor:
+def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, ...]) -> list[OutboxEvent]:
+    with conn.cursor(row_factory=class_row(OutboxEvent)) as cursor:
         return cursor.execute(_SELECT + where, parameters).fetchall()

@@ -14,7 +14,7 @@ from alerts.silence import labels, muting
 from store.findings import inhibitions, silences, webhooks
 
 if TYPE_CHECKING:
-    from store.findings.outbox import Event
+    from store.findings.outbox import OutboxEvent
 
 WEBHOOK_PLACE = "webhook:"
 """Prefix of the subject (``node``) of a finding about a webhook; the webhook's id follows."""
@@ -59,7 +59,7 @@ _PAST: LiteralString = (
 )
 
 
-def enqueue(conn: Connection[Any], event: "Event", to: str | None) -> None:
+def enqueue(conn: Connection[Any], event: "OutboxEvent", to: str | None) -> None:
     """Queue an event for the webhook ``to``, or for all that want it."""
     if not to:
         # A silence that ends during this transaction could not release a delivery it does not see yet.
@@ -90,7 +90,12 @@ def mute_on(conn: Connection[Any], known: Mapping[str, str], now: datetime) -> H
 
 
 def hold_on(
-    conn: Connection[Any], webhook_id: str, route: Route, event: "Event", mute: Hold | None, now: datetime
+    conn: Connection[Any],
+    webhook_id: str,
+    route: Route,
+    event: "OutboxEvent",
+    mute: Hold | None,
+    now: datetime,
 ) -> Hold | None:
     """Return what holds an event back from a webhook, or None."""
     if event.finding_id is None or not (_waits(route) or route.interval_seconds):
@@ -108,7 +113,7 @@ def _waits(route: Route) -> bool:
 
 
 def _candidates(
-    conn: Connection[Any], event: "Event", known: Mapping[str, str], to: str | None
+    conn: Connection[Any], event: "OutboxEvent", known: Mapping[str, str], to: str | None
 ) -> list[dict[str, Any]]:
     with conn.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(
@@ -128,7 +133,9 @@ def _candidates(
         ).fetchall()
 
 
-def _queue(conn: Connection[Any], event: "Event", webhook_id: str, held: Hold | None, now: datetime) -> None:
+def _queue(
+    conn: Connection[Any], event: "OutboxEvent", webhook_id: str, held: Hold | None, now: datetime
+) -> None:
     conn.execute(
         "INSERT INTO deliveries (id, event_id, webhook_id, state, muted_by, next_attempt_at) "
         "VALUES ('dlv_' || substr(%(event)s, 5) || '_' || %(webhook)s, %(event)s, %(webhook)s, %(state)s, "

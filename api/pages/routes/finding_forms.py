@@ -19,12 +19,12 @@ from api.pages.route import PageRoute
 from api.routes.findings import Feedback, FindingId
 from api.routes.silences import MatcherBody, SilenceBody, create_silence
 from store.findings import findings
-from store.findings.findings import Change, Conflict, Edit
+from store.findings.findings import Conflict, Edit, FindingChange
 from store.findings.rows import StoredFinding
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-_Step = Callable[[Connection[Any], str, Edit], Change]
+_Step = Callable[[Connection[Any], str, Edit], FindingChange]
 
 
 class NoteForm(BaseModel):
@@ -95,7 +95,7 @@ def give_feedback(
     """Record whether the finding was right."""
     form = checked(FeedbackForm, fields)
 
-    def step(conn: Connection[Any], id_: str, edit: Edit) -> Change:
+    def step(conn: Connection[Any], id_: str, edit: Edit) -> FindingChange:
         return findings.feedback(conn, id_, form.verdict, edit)
 
     _change(request, services, seen, finding_id, step, "finding.feedback", form.note, verdict=form.verdict)

@@ -13,7 +13,7 @@ from api.deps import Services, ServicesDep
 from api.foreign import otlp, remote_write
 from api.foreign.measurement import BadBody, Decoded
 from api.foreign.receiver import Full
-from api.foreign.ticks import Sender, Source
+from api.foreign.ticks import Source, WriteScope
 from api.http.idempotency import IdempotentRoute
 from api.http.problems import Problem
 from api.security.auth import Principal, TelemetryReader, TelemetryWriter
@@ -125,12 +125,12 @@ def _decoded(decode: Callable[[], Decoded]) -> Decoded:
         raise Problem(400, "bad-body", str(error)) from error
 
 
-def _sender(services: Services, principal: Principal, source: Source) -> Sender:
+def _sender(services: Services, principal: Principal, source: Source) -> WriteScope:
     default = principal.clusters[0] if len(principal.clusters) == 1 else services.settings.cluster
-    return Sender(source, default, principal.clusters)
+    return WriteScope(source, default, principal.clusters)
 
 
-def _take(services: Services, decoded: Decoded, sender: Sender) -> Counter[str]:
+def _take(services: Services, decoded: Decoded, sender: WriteScope) -> Counter[str]:
     if services.sink is None:
         raise Problem(503, "ingest-unavailable", "this API has no pipeline; set SLOWRANK_KAFKA_BOOTSTRAP")
     try:

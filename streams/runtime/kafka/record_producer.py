@@ -42,7 +42,7 @@ async def send(records: Iterable[Record], *, bootstrap: str, prefix: str = "") -
         await connection.close()
 
 
-class Sender:
+class RecordProducer:
     """Sends batches from any thread over one connection, which the first batch opens."""
 
     def __init__(self, bootstrap: str, prefix: str = "") -> None:

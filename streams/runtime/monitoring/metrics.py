@@ -21,7 +21,7 @@ from alerts.kinds import KINDS
 from slowrank import __version__
 from slowrank.page_server import PageServer
 from slowrank.settings import Settings
-from store.findings.findings import Change
+from store.findings.findings import FindingChange
 from streams.runtime.faust_app import Role
 from streams.runtime.monitoring.capacity import Forecast
 from streams.runtime.monitoring.health import Health
@@ -88,7 +88,7 @@ class SinkMetrics:
         self._capacity.labels(role).set(forecast.load)
         self._behind_in.labels(role).set(math.inf if forecast.behind_in is None else forecast.behind_in)
 
-    def saved(self, finding: Finding, change: Change | None, seconds: float) -> None:
+    def saved(self, finding: Finding, change: FindingChange | None, seconds: float) -> None:
         """Count a stored version, ``seconds`` after its onset, if it opened a finding, and what it adds."""
         if change is None:
             return

@@ -4,13 +4,13 @@ import pytest
 
 from api.foreign import ticks
 from api.foreign.measurement import Measurement
-from api.foreign.ticks import SETTLE_SECONDS, UNKNOWN_SECONDS, Sender, Ticks
+from api.foreign.ticks import SETTLE_SECONDS, UNKNOWN_SECONDS, Ticks, WriteScope
 from slowrank.telemetry import NodeEvent, NodeSample
 from slowrank.telemetry.columns import unpack
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 
 NOW = 1795160400.0
-SENDER = Sender("remote_write", "c")
+SENDER = WriteScope("remote_write", "c")
 
 
 def power(ts, value=400.0, gpu="0", **labels):
@@ -166,7 +166,7 @@ def test_job_and_location_come_from_labels():
 )
 def test_what_cannot_be_used_is_refused_by_reason(measurement, reason):
     """Others of the same request are used."""
-    clock = Clock(sender=Sender("otlp", "c", ("c",)))
+    clock = Clock(sender=WriteScope("otlp", "c", ("c",)))
 
     clock.run([(0, [measurement, power(NOW)])], 1)
 

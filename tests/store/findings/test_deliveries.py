@@ -9,7 +9,7 @@ from alerts.config import FindingConfig
 from store import retention
 from store.findings import deliveries, leases, outbox, webhooks
 from store.findings.deliveries import Attempt
-from store.findings.outbox import Event, event_id
+from store.findings.outbox import OutboxEvent, event_id
 from store.findings.webhooks import Webhook
 
 NOW = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
@@ -42,7 +42,7 @@ def endpoint(conn, id_):
 
 
 def queue(conn, name="a"):
-    event = Event(
+    event = OutboxEvent(
         id=event_id(name, NOW), seq=0, type="delivery.test", finding_id=None, at=NOW, body={"name": name}
     )
     queued = deliveries.test(conn, "whk_1", event)
@@ -76,7 +76,7 @@ def queue_state(conn, type_, version):
     """Queue an event of one finding, as a worker would, due at once."""
     # Without the finding itself: what is tested here goes by the event.
     conn.execute("SET session_replication_role = replica")
-    event = Event(
+    event = OutboxEvent(
         id=event_id(f"fnd_1/{type_}", NOW),
         seq=0,
         type=type_,

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from servers.process import free_ports
 
-from streams.runtime.kafka.record_producer import Sender, SendProblem
+from streams.runtime.kafka.record_producer import RecordProducer, SendProblem
 from tests.streams import traffic
 from tests.streams.runtime.harness import rig
 
@@ -20,7 +20,7 @@ def installation(kafka_bootstrap, database, tmp_path):
 def test_threads_share_one_connection(installation):
     """Batches of many threads all arrive, whole, over one producer that is closed at the end."""
     batches = [list(traffic.nodes(count=1, seconds=20)) for _ in range(12)]
-    sender, producers = Sender(installation.bootstrap, installation.prefix), set()
+    sender, producers = RecordProducer(installation.bootstrap, installation.prefix), set()
 
     def send(batch):
         sent = sender.send(batch)
@@ -37,7 +37,7 @@ def test_threads_share_one_connection(installation):
 
 def test_brokers_that_are_away_are_said_so_every_time():
     """A batch fails with what to look at, the next one tries again, and closing still works."""
-    sender = Sender(f"127.0.0.1:{free_ports(1)[0]}")
+    sender = RecordProducer(f"127.0.0.1:{free_ports(1)[0]}")
     for _ in range(2):
         with pytest.raises(SendProblem, match="SLOWRANK_KAFKA_BOOTSTRAP"):
             sender.send(traffic.nodes(count=1, seconds=1))
@@ -47,6 +47,6 @@ def test_brokers_that_are_away_are_said_so_every_time():
 def test_a_sender_that_never_sent_has_nothing_to_close():
     """No thread and no connection before the first batch."""
     before = threading.active_count()
-    sender = Sender("127.0.0.1:1")
+    sender = RecordProducer("127.0.0.1:1")
     assert threading.active_count() == before
     sender.close()

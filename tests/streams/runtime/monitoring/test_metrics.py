@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from slowrank.settings import Settings
 from slowrank.telemetry import Subject
-from store.findings.findings import Change
+from store.findings.findings import FindingChange
 from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.metrics import MAX_CLUSTERS, SinkMetrics, new_registry, serve
 from streams.runtime.monitoring.node_counts import NodeTotals
@@ -25,7 +25,7 @@ def value(registry, name, **labels):
 def test_only_what_opens_a_finding_is_counted(event, counted):
     """The time from onset to finding is taken once for each opening, not for every version."""
     registry = CollectorRegistry()
-    SinkMetrics(registry).saved(finding(), Change("fnd_1", 1, "open", event), 12.0)
+    SinkMetrics(registry).saved(finding(), FindingChange("fnd_1", 1, "open", event), 12.0)
     assert value(registry, "slowrank_findings_opened_total", kind="straggler.fail_slow") == counted
     assert value(registry, "slowrank_event_to_finding_seconds_bucket", le="20.0") == (counted or 0)
     assert value(registry, "slowrank_event_to_finding_seconds_bucket", le="10.0") == 0
@@ -44,7 +44,7 @@ def test_only_what_opens_a_finding_is_counted(event, counted):
 def test_kinds_are_a_closed_set(kind, label):
     """A sender that invents codes makes no new series."""
     registry = CollectorRegistry()
-    SinkMetrics(registry).saved(finding(kind=kind), Change("fnd_1", 1, "open", "finding.opened"), 1.0)
+    SinkMetrics(registry).saved(finding(kind=kind), FindingChange("fnd_1", 1, "open", "finding.opened"), 1.0)
     assert value(registry, "slowrank_findings_opened_total", kind=label) == 1
 
 
@@ -80,7 +80,11 @@ def test_lost_gpu_hours_add_up_by_cluster():
     metrics = SinkMetrics(registry)
     for number in range(MAX_CLUSTERS + 2):
         subject = Subject(type="node", cluster=f"c{number}", node="n")
-        for change in (Change("f", 1, "open", None, 1.5), Change("f", 2, "open", None, 0.5), None):
+        for change in (
+            FindingChange("f", 1, "open", None, 1.5),
+            FindingChange("f", 2, "open", None, 0.5),
+            None,
+        ):
             metrics.saved(finding(subject=subject), change, 1.0)
     assert value(registry, "slowrank_gpu_hours_lost_total", cluster="c0") == 2.0
     assert value(registry, "slowrank_gpu_hours_lost_total", cluster="other") == 4.0
@@ -91,7 +95,7 @@ def test_gpu_hours_that_move_to_another_finding_are_counted_once():
     registry = CollectorRegistry()
     metrics = SinkMetrics(registry)
     for gpu_hours in (3.0, -3.0, 2.0, 3.0):
-        metrics.saved(finding(), Change("f", 1, "open", None, gpu_hours), 1.0)
+        metrics.saved(finding(), FindingChange("f", 1, "open", None, gpu_hours), 1.0)
     assert value(registry, "slowrank_gpu_hours_lost_total", cluster=finding().subject.cluster) == 5.0
 
 

@@ -29,7 +29,6 @@ TABLE = {
     "detectors": "numpy",
     "detectors.changepoint": "detectors numpy numba llvmlite",
     "detectors.changepoint.offline_segmentation": "detectors.changepoint numpy ruptures",
-    "detectors.decision": "detectors detectors.job detectors.peers detectors.straggler numpy",
     "detectors.fleet": "",
     "detectors.job": "detectors detectors.changepoint detectors.peers detectors.straggler numpy",
     "detectors.node": "detectors numpy",

@@ -9,11 +9,6 @@ from alerts.finding import Finding, finding_id
 SUFFIX = "/shadow"
 
 
-APART = frozenset({"decision"})
-"""Detectors (``catalogue_id``) that would take the place of a live one: on trial they are weighed by
-themselves, so that both can be compared."""
-
-
 def only_in_shadow(case: Case) -> bool:
     """Return whether only detectors on trial have ever raised the case."""
     return bool(case.sources) and all(source.latest.shadow for source in case.sources.values())

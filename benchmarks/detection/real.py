@@ -12,7 +12,6 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +21,12 @@ from benchmarks.detection.step_jobs import START, StepTable, records, synchronou
 from benchmarks.quality.baselines.catalogue import BASELINES
 from benchmarks.quality.baselines.step_rules import RULES, alarms
 from slowrank.telemetry import Suspicion
-from streams.job.config import JobStageConfig
 from streams.job.stage import JobStage
 
 Floats = npt.NDArray[np.float64]
 Alarm = tuple[int, int]
 
 OURS = "slowrank JobStage"
-SECOND = "second core"
-CORES = {OURS: False, SECOND: True}
-"""Our decision cores, and whether each is the second one, which runs in shadow beside the first."""
 TUNED = {f"{name}, tuned": rule for name, rule in BASELINES.items() if rule.on == "steps"}
 FACTORS = (1.02, 1.03, 1.05, 1.10, 1.50)
 
@@ -48,11 +43,10 @@ class Score:
     delays: dict[str, list[float]] = field(default_factory=dict)
 
 
-def suspicions(table: StepTable, *, second: bool = False) -> list[Suspicion]:
-    """Run the job stage over a table; return what it suspects, or what the ``second`` core does."""
-    stage = JobStage(JobStageConfig(decision=second))
-    found = [s for record in records(table) for s in stage.process(record) if isinstance(s, Suspicion)]
-    return [s for s in found if s.shadow == second]
+def suspicions(table: StepTable) -> list[Suspicion]:
+    """Run the job stage over a table; return what it suspects."""
+    stage = JobStage()
+    return [s for record in records(table) for s in stage.process(record) if isinstance(s, Suspicion)]
 
 
 def accused(found: Iterable[Suspicion]) -> list[Suspicion]:
@@ -70,8 +64,8 @@ def accused(found: Iterable[Suspicion]) -> list[Suspicion]:
     return episodes
 
 
-def _our_alarms(table: StepTable, *, second: bool) -> list[Alarm]:
-    found = accused(suspicions(table, second=second))
+def _our_alarms(table: StepTable) -> list[Alarm]:
+    found = accused(suspicions(table))
     return [(int(np.searchsorted(table.ts, s.ts)), s.subject.rank or 0) for s in found]
 
 
@@ -80,8 +74,7 @@ def all_alarms(table: StepTable) -> dict[str, list[Alarm]]:
     seconds = table.compute
     published = {name: alarms(rule(seconds)) for name, rule in RULES.items()}
     tuned = {name: rule.rule(seconds, rule.knob) for name, rule in TUNED.items()}
-    ours = {name: _our_alarms(table, second=second) for name, second in CORES.items()}
-    return {**ours, **published, **tuned}
+    return {OURS: _our_alarms(table), **published, **tuned}
 
 
 def h100_job(data: Path, rng: np.random.Generator) -> Floats:
@@ -106,7 +99,7 @@ def _shape(kind: str, steps: int, rng: np.random.Generator) -> Floats:
 def h100(data: Path, trials: int, seed: int) -> dict[str, Score]:
     """Score every detector on healthy, injected and planned-change jobs cut from the H100 runs."""
     rng = np.random.default_rng(seed)
-    scores = {name: Score() for name in [*CORES, *RULES, *TUNED]}
+    scores = {name: Score() for name in [OURS, *RULES, *TUNED]}
     for _ in range(max(trials // 4, 4)):
         work = h100_job(data, rng)
         for name, found in all_alarms(synchronous(work)).items():
@@ -127,9 +120,7 @@ def h100(data: Path, trials: int, seed: int) -> dict[str, Score]:
     return scores
 
 
-def from_start(
-    data: Path, factor: float, trials: int, seed: int, *, second: bool = False
-) -> tuple[list[float], int]:
+def from_start(data: Path, factor: float, trials: int, seed: int) -> tuple[list[float], int]:
     """Slow one rank of H100 jobs since step 0, and none; return after how many steps it is named (inf = not
     within 60), and how many others are named in both.
     """
@@ -142,7 +133,7 @@ def from_start(
         tables = [
             replace(synchronous(w), numbers=np.arange(60), world_size=work.shape[1]) for w in (work, slow)
         ]
-        healthy, found = (_our_alarms(table, second=second) for table in tables)
+        healthy, found = (_our_alarms(table) for table in tables)
         delays.append(min((s + 1.0 for s, r in found if r == rank), default=np.inf))
         false += len(healthy) + sum(r != rank for _, r in found)
     return delays, false
@@ -226,10 +217,10 @@ def _lines_h100(scores: dict[str, Score]) -> Iterator[str]:
 
 
 def _lines_from_start(data: Path, trials: int, seed: int) -> Iterator[str]:
-    for name, factor in product(CORES, (1.2, 1.6, 2.35)):
-        delays, false = from_start(data, factor, trials, seed, second=CORES[name])
+    for factor in (1.2, 1.6, 2.35):
+        delays, false = from_start(data, factor, trials, seed)
         yield (
-            f"{name}: H100 with one rank x{factor} from the first step: "
+            f"{OURS}: H100 with one rank x{factor} from the first step: "
             f"named {np.isfinite(delays).mean():.2f}, "
             f"within 5 steps {np.mean(np.array(delays) <= 5):.2f}, median {np.median(delays):.0f}, "
             f"others named {false}"
@@ -248,10 +239,10 @@ def _lines_st(data: Path) -> Iterator[str]:
             )
     for name, found_by in all_alarms(table).items():
         yield f"ST: ranks accused by {name}: {sorted({r for _, r in found_by})}"
-    for name, factor in product(CORES, (1.1, 1.3, 2.0)):
-        alarms_of = [_our_alarms(slowed(table, r, factor), second=CORES[name]) for r in range(8)]
+    for factor in (1.1, 1.3, 2.0):
+        alarms_of = [_our_alarms(slowed(table, r, factor)) for r in range(8)]
         right = [[rank for _, rank in named] == [r] for r, named in enumerate(alarms_of)]
-        yield f"{name}: ST with one rank x{factor} from the start: named alone for {sum(right)} of 8 ranks"
+        yield f"{OURS}: ST with one rank x{factor} from the start: named alone for {sum(right)} of 8 ranks"
 
 
 def _lines_alibaba(data: Path) -> Iterator[str]:

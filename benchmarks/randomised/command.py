@@ -35,8 +35,6 @@ from benchmarks.randomised.truth import Truth
 
 RESULTS = Path(__file__).parents[1] / "results" / "randomised.json"
 PRODUCT = "slowrank"
-TRIAL = "second core"
-TRIAL_TABLES = '[detectors.decision]\nmode = "shadow"\n'
 SHOWN = ("ratio > 1.05", "MAD z > 5")
 
 
@@ -54,7 +52,7 @@ def main(argv: list[str]) -> int:
     seeds = SETS[options.set][options.first : options.first + options.draws]
     scored = []
     with ProcessPoolExecutor(options.workers) as pool:
-        score = partial(score_seed, most_ranks=options.most_ranks, keep=options.keep, trial=options.trial)
+        score = partial(score_seed, most_ranks=options.most_ranks, keep=options.keep)
         jobs = pool.map(score, seeds)
         for job in jobs:
             scored.append(job)
@@ -67,11 +65,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def score_seed(seed: int, *, most_ranks: int, keep: Path | None = None, trial: bool = False) -> Scored:
-    """Draw the job of ``seed``, run the product and the rules on its file, and score them.
-
-    ``trial``: the second decision core as well, whose findings are those in shadow.
-    """
+def score_seed(seed: int, *, most_ranks: int, keep: Path | None = None) -> Scored:
+    """Draw the job of ``seed``, run the product and the rules on its file, and score them."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,16 +74,10 @@ def score_seed(seed: int, *, most_ranks: int, keep: Path | None = None, trial: b
         truth = write_job(seed, rows, most_ranks=most_ranks)
         began = time.perf_counter()
         command = [str(Path(sys.executable).with_name("slowrank")), "backtest", str(rows), "-o", str(found)]
-        if trial:
-            tables = folder / "tables.toml"
-            tables.write_text(TRIAL_TABLES)
-            command += ["--config", str(tables)]
         subprocess.run(command, check=True, capture_output=True)
         seconds = time.perf_counter() - began
         findings = [json.loads(line) for line in found.read_text().splitlines()]
         by_rule = {PRODUCT: outcome(truth, findings)} | _baselines(truth, rows)
-        if trial:
-            by_rule[TRIAL] = outcome(truth, [f | {"shadow": False} for f in findings if f.get("shadow")])
         if keep:
             (folder / f"{seed}.truth.json").write_text(json.dumps(asdict(truth)) + "\n")
         return Scored(truth, by_rule, seconds)
@@ -121,14 +110,12 @@ def _print_job(job: Scored) -> None:
     if truth.kind == "hang":
         named = "hang found" if ours.hang else "hang not found"
     took = f"{job.backtest_seconds:.0f} s"
-    second = job.by_rule.get(TRIAL)
-    beside = "" if second is None else f"; {TRIAL}: after {second.delay}, {second.false} false"
-    print(f"{truth.seed}: {what}, {truth.ranks} ranks, {named}, {ours.false} false, {took}{beside}")
+    print(f"{truth.seed}: {what}, {truth.ranks} ranks, {named}, {ours.false} false, {took}")
 
 
 def _print_table(result: dict[str, Any]) -> None:
     rules = result["rules"]
-    shown = [rule for rule in (PRODUCT, TRIAL, *SHOWN) if rule in rules]
+    shown = (PRODUCT, *SHOWN)
     print(f"{'':32}" + "".join(f"{rule:>14}" for rule in shown))
     for row in rules[PRODUCT]:
         values = [rules[rule][row] for rule in shown]
@@ -143,7 +130,6 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--most-ranks", type=int, default=MOST_RANKS, help=f"largest job ({MOST_RANKS})")
     parser.add_argument("--workers", type=int, default=1, help="jobs at a time (1)")
     parser.add_argument("--keep", type=Path, help="folder for rows, findings and truth of tuning draws")
-    parser.add_argument("--trial", action="store_true", help="also the second decision core, in shadow")
     parser.add_argument("--json", type=Path, default=RESULTS, help="file for the sums")
     options = parser.parse_args(argv)
     if options.keep and options.set == "report":

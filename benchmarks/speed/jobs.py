@@ -1,5 +1,5 @@
 """Memory and time of the job stage: live jobs, a large one, many short ones, more than 1,024 in rotation, and
-what both decision cores take for a step."""
+what the decision core takes for a step."""
 
 import argparse
 import time
@@ -12,12 +12,10 @@ import numpy as np
 
 from benchmarks.detection.step_jobs import START, Coords, records, synchronous
 from benchmarks.memory import resident_mb
-from detectors.decision.core import HypothesisCore
 from detectors.peers.ratios import StepTimes
 from detectors.straggler.config import StragglerConfig
 from slowrank.telemetry import JobSteps, Suspicion, decode_steps, encode
-from streams.job.core import make_core, tensor_groups_of
-from streams.job.detectors.decision_trial import layout_of
+from streams.job.core import make_core
 from streams.job.stage import JobStage
 from streams.job.step_rows import Identity
 from streams.runtime.partitions.clock_offsets import shifted
@@ -113,24 +111,21 @@ def _rotation() -> bool:
     return len(found) == len(names)
 
 
-def _cores() -> bool:
-    """Measure a step of each decision core, the 200th to 300th of a job."""
-    print("| ranks | ms a step, first core | second core |\n|---:|---:|---:|")
+def _core() -> bool:
+    """Measure a step of the decision core, the 200th to 300th of a job."""
+    print("| ranks | ms a step |\n|---:|---:|")
     for ranks in (64, 1024, 8192):
         roster = tuple(range(ranks))
         at = {
             rank: Identity(f"node-{rank // 8}", None, None, (("dp", rank // 8), ("tp", rank % 8)), "")
             for rank in roster
         }
-        second = HypothesisCore(layout_of(roster, at), tensor_groups=tensor_groups_of(roster, at))
-        cores = (make_core(roster, at, StragglerConfig()), second)
-        spent = [0.0, 0.0]
+        core, spent = make_core(roster, at, StragglerConfig()), 0.0
         for number, times in enumerate(_times(ranks, 300)):
-            for i, core in enumerate(cores):
-                began = time.process_time()
-                core.update(times)
-                spent[i] += (time.process_time() - began) * (number >= 200)
-        print(f"| {ranks:,} | {10 * spent[0]:.2f} | {10 * spent[1]:.2f} |")
+            began = time.process_time()
+            core.update(times)
+            spent += (time.process_time() - began) * (number >= 200)
+        print(f"| {ranks:,} | {10 * spent:.2f} |")
     return True
 
 
@@ -153,7 +148,7 @@ def _times(ranks: int, steps: int) -> Iterator[StepTimes]:
         )
 
 
-_PARTS = {"live": _live, "large": _large, "short": _short, "rotation": _rotation, "cores": _cores}
+_PARTS = {"live": _live, "large": _large, "short": _short, "rotation": _rotation, "core": _core}
 
 
 def _steps(shape: Shape) -> Iterator[JobSteps]:

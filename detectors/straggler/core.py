@@ -1,7 +1,7 @@
 """The interface of a decision core: step times in, explanations out.
 
 A core decides which ranks of one job are slow. Everything outside of this package uses these types alone, so
-that a second core can be fed with the same steps and compared with the first.
+that another core can be fed with the same steps and compared with it (docs/decisions/0028).
 """
 
 import math

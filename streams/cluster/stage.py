@@ -16,7 +16,7 @@ from alerts.cases.case import Case
 from alerts.cases.explaining import explaining_key
 from alerts.cases.grouping import members_of
 from alerts.cases.scope import Scope, scope_key
-from alerts.cases.shadow import APART, only_in_shadow, shadow_id, shadowed
+from alerts.cases.shadow import only_in_shadow, shadow_id, shadowed
 from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key
 from alerts.kinds import UNHEARD_KIND
@@ -102,9 +102,7 @@ class FindingStage:
         # A detector on trial must not change live findings: incidents ignore its suspicions.
         if s.subject.node is not None and not s.shadow:
             self._incidents_of(s.cluster).add(s)
-        if s.catalogue_id in APART:
-            self._timeline((f"{scope_key(s)}/{s.catalogue_id}", True)).add(s)
-        elif s.kind != UNHEARD_KIND:
+        if s.kind != UNHEARD_KIND:
             live, shadow = (scope_key(s), False), (scope_key(s), True)
             if not s.shadow:
                 self._timeline(live).add(s)

@@ -19,19 +19,13 @@ class Detector:
     about: str
     knobs: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
-    off: bool = False
-    """Whether it runs only where settings say so."""
 
 
 GRAY = Detector("gray", "nodes with several weak signs at once, where it has a model of healthy ones")
 """Its one setting is a file, the model."""
 
-DECISION = Detector("decision", "slow ranks by the second decision core, on trial beside the first", off=True)
-"""What it finds is in shadow, whether its mode is "on" or "shadow"."""
-
 DETECTORS = (
     Detector("peer_step", "ranks slower than their peers, lastingly or on and off", ("job", "straggler")),
-    DECISION,
     Detector("data_loading", "ranks that wait for data longer than their peers"),
     Detector("stage", "pipeline stages with more work than the others"),
     Detector("workload", "work that differs between ranks from step to step"),
@@ -56,8 +50,6 @@ DETECTORS = (
     Detector("alerts", "alerts of other systems, which corroborate what is suspected"),
 )
 """In the order of display."""
-
-OFF = frozenset(d.name for d in DETECTORS if d.off)
 
 FINDINGS = Detector("findings", "when suspicions become a finding and when it ends", ("finding",))
 """Not a detector and never off, but tuned in the same way."""

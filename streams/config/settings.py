@@ -16,7 +16,6 @@ import msgspec
 from alerts.config import FindingConfig
 from detectors.node.gray_envelope import Envelope
 from slowrank.telemetry import LinkDelay, NodeAnnounced, StartupPhase, Suspicion
-from streams.config.detector_catalogue import OFF
 from streams.job.config import JobStageConfig
 from streams.node.config import NodeConfig
 from streams.stage import Output
@@ -99,7 +98,7 @@ class Tuning:
             mode = layer.modes.get(rule) or layer.modes.get(name)
             if mode is not None:
                 return mode, layer.where
-        return ("off" if name in OFF else "on"), ""
+        return "on", ""
 
     def silent(self, name: str, cluster: str, *, rules: str) -> bool:
         """Return whether a detector is off in a cluster, whatever the job or the rule (``rules``: prefix)."""

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 from slowrank.telemetry import JobEnded, JobSteps
 from streams.cluster.gray_nodes import GrayNodes
 from streams.cluster.stage import FindingStage
-from streams.config.detector_catalogue import DECISION
 from streams.config.settings import REMEMBERED, Tuning
 from streams.job.config import JobStageConfig
 from streams.job.memory import JobMemory
@@ -106,9 +105,7 @@ def job_stage(
     def config_of(record: Input) -> Any:
         if not isinstance(record, JobSteps | JobEnded):
             return None
-        config = tuning.configs(record.cluster, record.job_id).job
-        trial = tuning.mode(DECISION.name, record.cluster, record.job_id)[0] != "off"
-        return replace(config, decision=True) if trial else config
+        return tuning.configs(record.cluster, record.job_id).job
 
     make = partial(JobStage, name=name, memory_bytes=memory_bytes)
     return Tuned(tuning, config_of=config_of, make=make)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from streams.job.config import JobStageConfig
 from streams.job.detector import JobDetector
-from streams.job.detectors.decision_trial import DecisionTrial
 from streams.job.detectors.group_transfers import GroupTransfers
 from streams.job.detectors.job_slowness import JobSlownessDetector
 from streams.job.detectors.loss import LossDetector
@@ -22,6 +21,5 @@ JOB_DETECTORS: list[Callable[[JobStageConfig], JobDetector]] = [
     MissingRanks,
     GroupTransfers,
     LossDetector,
-    DecisionTrial,
 ]
 """Each is made once per job. A new one is a file in ``streams.job.detectors`` and a line here."""

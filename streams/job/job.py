@@ -12,7 +12,7 @@ from streams.job.detector import JobDetector
 from streams.job.detectors.hang import HANG, HangDetector
 from streams.job.detectors.lost_time import JobCosts
 from streams.job.detectors.slow_ranks import open_ranks
-from streams.job.memory import JOB_BYTES, RANK_BYTES, ROW_BYTES, trial_bytes
+from streams.job.memory import JOB_BYTES, RANK_BYTES, ROW_BYTES
 from streams.job.node_clocks import NodeClocks
 from streams.job.pace import Paces
 from streams.job.step_aligner import Step, StepAligner
@@ -54,7 +54,7 @@ class Job:
         self.roster: tuple[int, ...] = ()
         self.open = open_ or OpenOfJob(config)
         self._cluster, self._job_id = cluster, record.job_id
-        self._config = config
+        self._straggler = config.straggler
         self._hang = HangDetector(config)
         self._detectors: list[JobDetector] = [self.open.costs, self._hang]
         self._detectors += [make(config) for make in detectors]
@@ -66,11 +66,10 @@ class Job:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes that the job takes, counted anew; a second core takes all of its own from the start."""
+        """Bytes that the job takes, counted anew."""
         ranks, waiting = len(self.aligner.last_ts), self.aligner.waiting
         window = 0 if self._core is None else self._core.nbytes
-        trial = trial_bytes(len(self.roster), on=self._config.decision)
-        return JOB_BYTES + RANK_BYTES * ranks + ROW_BYTES * waiting + window + trial
+        return JOB_BYTES + RANK_BYTES * ranks + ROW_BYTES * waiting + window
 
     @property
     def places(self) -> set[GpuPlace]:
@@ -123,7 +122,7 @@ class Job:
         self._restarted = False
         if self._core is not None and not aligner.changed and roster == self.roster:
             return False
-        core, open_ = make_core(roster, aligner.identities, self._config.straggler), self.open.suspicions
+        core, open_ = make_core(roster, aligner.identities, self._straggler), self.open.suspicions
         if self._core is None:
             # Of a job that was let go and is back: slow until seen to have recovered.
             core.resume(open_ranks(open_, roster))

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from detectors.decision.core import rank_bytes
 from detectors.peers.ratios import window_bytes
 from detectors.straggler.config import StragglerConfig
 from slowrank.telemetry import Evidence, Subject, Suspicion
@@ -47,14 +46,9 @@ class JobMemory:
         )
 
 
-def bytes_needed(ranks: int, config: StragglerConfig, *, trial: bool = False) -> int:
-    """Return the bytes of a job whose window of steps is full; ``trial``: with the second decision core."""
-    return JOB_BYTES + ranks * (RANK_BYTES + window_bytes(config)) + trial_bytes(ranks, on=trial)
-
-
-def trial_bytes(ranks: int, *, on: bool) -> int:
-    """Return the bytes of the second decision core, 0 where it is not ``on``."""
-    return ranks * rank_bytes() if on else 0
+def bytes_needed(ranks: int, config: StragglerConfig) -> int:
+    """Return the bytes of a job whose window of steps is full."""
+    return JOB_BYTES + ranks * (RANK_BYTES + window_bytes(config))
 
 
 class Shortage:

@@ -119,7 +119,7 @@ class JobStage:
     def _admit(self, key: JobKey, record: JobSteps, rows: Rows, k: int) -> Job | None:
         """Begin a job, where there is room for it; suspicions from before it was let go are still open."""
         seen = len(set(rows.ranks))
-        need = self._bytes_needed(max(record.world_size, seen))
+        need = bytes_needed(max(record.world_size, seen), self.config.straggler)
         for other, gone in self._jobs.room_for(need):
             self._leave(other, gone, ended=False)
         job = Job(key[0], record, self.config, self._detectors, self._left_open.get(key))
@@ -127,12 +127,9 @@ class JobStage:
             return None
         # The ranks that it claims must fit as it begins, but only those that sent rows keep others out: a
         # claim may be wrong. Its first step shows how many there are.
-        self._jobs.reserve(key, self._bytes_needed(seen))
+        self._jobs.reserve(key, bytes_needed(seen, self.config.straggler))
         self._left_open.pop(key, None)
         return job
-
-    def _bytes_needed(self, ranks: int) -> int:
-        return bytes_needed(ranks, self.config.straggler, trial=self.config.decision)
 
     def _leave(self, key: JobKey, job: Job, *, ended: bool) -> None:
         """Forget a job; of one that may come back, keep what it takes to end its open suspicions."""
@@ -151,7 +148,7 @@ class JobStage:
         """Fit a job to the ranks of a step: what it needs, where it works; end the jobs that it has taken the
         last GPU of."""
         if job.fit_roster(step, out):
-            self._jobs.reserve(key, self._bytes_needed(len(job.roster)))
+            self._jobs.reserve(key, bytes_needed(len(job.roster), self.config.straggler))
             since = float(step.ts.min())
             for other in self._jobs.work_at(key, job.places, since):
                 out += self._end(other, since)

@@ -9,9 +9,6 @@ STEPS = "peer_step"
 PROGRESS = "step_progress"
 """Source ids of suspicions: from the ranks' step times, and from missing steps."""
 
-TRIAL = "decision"
-"""Source id, and name among the detectors, of the second decision core."""
-
 WEIGHT_SLOW = 5.0
 """Log-odds of evidence that opens a finding by itself; chosen: above the opening threshold of a finding."""
 

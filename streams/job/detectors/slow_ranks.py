@@ -17,7 +17,6 @@ from detectors.straggler.core import (
 )
 from slowrank.telemetry import Baseline, Evidence, Peers, Suspicion
 from streams.job.aspect import Aspect, Key
-from streams.job.config import JobStageConfig
 from streams.job.detector import OfCore
 from streams.job.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, dated
@@ -55,30 +54,27 @@ class SlowRanks(OfCore):
     """Ranks slow in compute, in loading or in the rest of the step, from when the core finds them; those
     that are slow as a part of their group are in its finding (``slow_groups``)."""
 
-    def __init__(self, config: JobStageConfig, *, of_timing: Mapping[Timing, Aspect] = _OF_TIMING) -> None:
-        super().__init__(config)
-        self._of_timing = of_timing
-        self.aspects = tuple(of_timing.values())
+    aspects = tuple(_OF_TIMING.values())
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the ranks found slow and not recovered."""
         at = step.closed_at
         standing: dict[Key, Suspicion] = {
-            (self._of_timing[slow.timing], view.roster[slow.rank]): suspicion_of(view, slow, at)
+            (_OF_TIMING[slow.timing], view.roster[slow.rank]): suspicion_of(view, slow, at)
             for slow in view.result.slow
             if not view.core.is_part(slow.timing, slow.rank)
         }
-        recovered = {(self._of_timing[timing], view.roster[i]) for timing, i in view.result.recovered}
+        recovered = {(_OF_TIMING[timing], view.roster[i]) for timing, i in view.result.recovered}
         for key, last in view.standing(*self.aspects).items():
             # The core reports who becomes slow and who recovers: whoever is neither has stayed slow.
-            part = view.core.is_part(_timing(key[0], self._of_timing), view.roster.index(key[1]))
+            part = view.core.is_part(_timing(key[0]), view.roster.index(key[1]))
             if key not in standing and key not in recovered and not part:
                 standing[key] = self._updated(view, key, last, at)
         return standing
 
     def _updated(self, view: JobView, key: Key, last: Suspicion, at: float) -> Suspicion:
         """Return the open suspicion, with new figures when they are due or suffice alone at last."""
-        timing, index = _timing(key[0], self._of_timing), view.roster.index(key[1])
+        timing, index = _timing(key[0]), view.roster.index(key[1])
         escalates = not last.overwhelming and view.core.is_alone(timing, index)
         if not (escalates or view.open.is_due(key, at)):
             return last
@@ -110,11 +106,11 @@ def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[HeldSlo
     for aspect, rank in keys:
         aspect = of_timing.get(aspect, aspect)
         if aspect in _OF_TIMING.values() and rank in roster:
-            yield HeldSlow(_timing(aspect, _OF_TIMING), roster.index(rank))
+            yield HeldSlow(_timing(aspect), roster.index(rank))
 
 
-def _timing(aspect: Aspect, of_timing: Mapping[Timing, Aspect]) -> Timing:
-    return next(timing for timing, known in of_timing.items() if known is aspect)
+def _timing(aspect: Aspect) -> Timing:
+    return next(timing for timing, known in _OF_TIMING.items() if known is aspect)
 
 
 def suspicion_of(view: JobView, slow: SlowRank, at: float) -> Suspicion:

@@ -70,19 +70,6 @@ def test_shadow_finds_the_same_and_marks_it(records):
 
 
 @pytest.mark.slow
-def test_the_second_core_runs_beside_the_first_where_asked_for(records):
-    """It finds the same ranks in shadow, and nothing changes for the findings of the first."""
-    beside = {"detectors": {"decision": {"mode": "shadow"}}}
-    both = {(SLOW, "job-1", True), (SLOW, "rl-1", True)}
-    assert findings(records, beside) == {(SLOW, "job-1", False), OTHER, XID} | both
-    plain, tried = (
-        final_versions(findings_of(records, local_pipeline(tuning_of(t, file="f")))) for t in ({}, beside)
-    )
-    [mark] = {f.config_hash for f in tried}
-    assert [f for f in tried if not f.shadow] == [replace(f, config_hash=mark) for f in plain]
-
-
-@pytest.mark.slow
 def test_off_and_shadow_leave_what_others_find_untouched(records):
     """Every other finding is the same to the last byte, but for the tuning it names."""
     plain = {f.id: f for f in final_versions(findings_of(records, local_pipeline()))}

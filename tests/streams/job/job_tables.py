@@ -4,7 +4,6 @@ import numpy as np
 
 from benchmarks.detection.step_jobs import records
 from slowrank.telemetry import Suspicion
-from streams.job.config import JobStageConfig
 from streams.job.stage import JobStage
 from streams.stage import Input
 
@@ -38,13 +37,6 @@ def layout(ranks, stages):
 def run(table, *, only=None):
     stage = SuspectingStage()
     return [s for record in records(table, only=only) for s in stage.process(record)]
-
-
-def of_core(table, core):
-    """Return the suspicions of the ``first`` or the ``second`` decision core."""
-    stage = SuspectingStage(JobStageConfig(decision=core == "second"))
-    found = [s for record in records(table) for s in stage.process(record)]
-    return [s for s in found if s.shadow == (core == "second")]
 
 
 def believed(suspicions):

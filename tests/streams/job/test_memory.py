@@ -129,28 +129,6 @@ def test_bytes_counted_are_bytes_allocated(ranks):
         tracemalloc.stop()
 
 
-@pytest.mark.slow
-def test_the_second_core_counts_as_much_as_it_takes():
-    """With it, too, the memory counted for a job with full windows is within a fifth of that allocated."""
-    config = replace(SuspectingStage().config, decision=True)
-    found = list(records(synchronous(healthy(330, 32), overhead=0.1, coords=layout(32, 1))))
-    stage = SuspectingStage(config)
-    for record in found[:200]:
-        # What is imported or remembered for all jobs alike is no job's.
-        stage.process(record)
-    stage = SuspectingStage(config)
-    gc.collect()
-    tracemalloc.start()
-    try:
-        for record in found:
-            stage.process(record)
-        gc.collect()
-        assert stage.memory.held == pytest.approx(tracemalloc.get_traced_memory()[0], rel=0.2)
-        assert stage.memory.reserved >= stage.memory.held
-    finally:
-        tracemalloc.stop()
-
-
 def test_one_job_of_8192_ranks_needs_less_than_250_megabytes():
     """By the bytes counted, which the test above holds against what is allocated."""
     assert bytes_needed(8192, SuspectingStage().config.straggler) < 250e6

@@ -12,7 +12,6 @@ from tests.streams.job.job_tables import (
     healthy,
     job_level,
     layout,
-    of_core,
     packed,
     run,
     steps_between,
@@ -197,14 +196,10 @@ def test_squared_lengths_distinguish_packed_batches_of_equal_tokens(seed, factor
     assert all(steps_between(table, table.ts[110], s.ts) <= 30 for s in found.values())
 
 
-CORES = ["first", "second"]
-
-
-@pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("since", [0, 90])
 @pytest.mark.parametrize("spread", [0.0, 0.05])
 @pytest.mark.parametrize("amount", ["tokens", "squares"])
-def test_a_rank_that_reports_more_work_is_not_slow(core, since, spread, amount):
+def test_a_rank_that_reports_more_work_is_not_slow(since, spread, amount):
     """Twenty per cent more of it take twenty per cent longer, whether or not amounts varied before."""
     amounts = 8192 * np.exp(np.random.default_rng(3).normal(0, spread, (200, 16)))
     amounts[since:, 3] *= 1.2
@@ -212,43 +207,40 @@ def test_a_rank_that_reports_more_work_is_not_slow(core, since, spread, amount):
     reported = dataclasses.replace(table, tokens=amounts)
     if amount == "squares":
         reported = dataclasses.replace(table, tokens=np.full_like(amounts, 8192), squares=amounts)
-    assert not believed(of_core(reported, core))
+    assert not believed(run(reported))
 
 
-@pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("spread", [0.0, 0.1])
-def test_reported_work_hides_no_slow_rank(core, spread):
+def test_reported_work_hides_no_slow_rank(spread):
     """Neither the same amount for all, nor amounts that cost nothing, as in padded batches."""
     work = healthy()
     work[90:, 3] *= 1.2
     tokens = 8192 * np.exp(np.random.default_rng(4).normal(0, spread, work.shape))
-    found = believed(of_core(dataclasses.replace(synchronous(work, overhead=0.02), tokens=tokens), core))
+    found = believed(run(dataclasses.replace(synchronous(work, overhead=0.02), tokens=tokens)))
     assert set(found) == {3}
 
 
-@pytest.mark.parametrize("core", CORES)
-def test_slowness_that_more_work_would_show_has_it_as_an_alternative(core):
+def test_slowness_that_more_work_would_show_has_it_as_an_alternative():
     """The only rank of an expert: nothing distinguishes a popular expert from a slow machine."""
     work = healthy()
     work[90:, 5] *= 1.2
     for experts, possible in ((16, True), (8, False)):
         coords: Coords = {"ep": [r % experts for r in range(16)], "dp": [r // experts for r in range(16)]}
-        found = believed(of_core(synchronous(work, overhead=0.02, coords=coords), core))
+        found = believed(run(synchronous(work, overhead=0.02, coords=coords)))
         assert set(found) == {5}
         assert ("imbalance.workload" in found[5].hypotheses) == possible
         assert ("imbalance.workload" in found[5].ruled_out) == (not possible)
         assert ("expert" in found[5].note) == possible
 
 
-@pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("reported", [True, False])
-def test_a_larger_batch_of_a_replica_is_not_its_ranks(core, reported):
+def test_a_larger_batch_of_a_replica_is_not_its_ranks(reported):
     """Where tokens are reported; where they are not it stands as an alternative."""
     batches = np.ones((200, 4))
     batches[90:, 2] *= 1.2
     amounts = np.repeat(batches, 4, axis=1)
     coords: Coords = {"pp": [r % 4 for r in range(16)], "dp": [r // 4 for r in range(16)]}
     table = synchronous(healthy() * amounts, overhead=0.02, coords=coords)
-    found = believed(of_core(dataclasses.replace(table, tokens=8192 * amounts if reported else None), core))
+    found = believed(run(dataclasses.replace(table, tokens=8192 * amounts if reported else None)))
     assert set(found) == (set() if reported else {8, 9, 10, 11})
     assert all("imbalance.workload" in one.hypotheses for one in found.values())

@@ -11,7 +11,6 @@ from tests.streams.job.job_tables import (
     healthy,
     job_level,
     layout,
-    of_core,
     run,
     steps_between,
 )
@@ -36,13 +35,12 @@ def transferring(ranks, *, reported, seconds=1.0, jitter=0.05):
     return dataclasses.replace(table, compute=work, comm=comm if reported else None)
 
 
-@pytest.mark.parametrize("core", ["first", "second"])
 @pytest.mark.parametrize("jitter", [0.05, 0.3])
 @pytest.mark.parametrize("ranks", [[5], list(range(8, 16))], ids=["rank", "node"])
 @pytest.mark.parametrize("reported", [True, False])
-def test_long_transfers_of_those_who_wait_least_are_found(core, reported, ranks, jitter):
+def test_long_transfers_of_those_who_wait_least_are_found(reported, ranks, jitter):
     """Whether or not transfers have a column of their own: reporting them hides no one."""
-    found = believed(of_core(transferring(ranks, reported=reported, jitter=jitter), core))
+    found = believed(run(transferring(ranks, reported=reported, jitter=jitter)))
     assert set(found) == set(ranks)
     one = found[ranks[0]]
     assert one.job_slowdown_ratio > 1.5

@@ -8,7 +8,6 @@ import hashlib
 import math
 from dataclasses import dataclass
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 
 import psycopg
 
@@ -45,9 +44,9 @@ class Migration:
         return not self.sql.startswith(b"-- no-transaction")
 
 
-def bundled(directory: Traversable | None = None) -> list[Migration]:
-    """Return the migrations shipped with slowrank (or those of ``directory``), in order."""
-    found = (directory or files("migrations")).iterdir()
+def bundled() -> list[Migration]:
+    """Return the migrations shipped with slowrank, in order."""
+    found = files("migrations").iterdir()
     named = sorted(
         (f for f in found if f.name[:4].isdigit() and f.name.endswith(".sql")), key=lambda f: f.name
     )

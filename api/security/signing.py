@@ -5,16 +5,16 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 PREFIX = "whsec_"
 # Length of a secret by Standard Webhooks 1.0.0.
 _MIN_BYTES, _MAX_BYTES = 24, 64
 
 
-def new_secret(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> str:
+def new_secret() -> str:
     """Return a fresh ``whsec_`` secret of 32 random bytes."""
-    return PREFIX + base64.b64encode(random_bytes(32)).decode()
+    return PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def secret_bytes(secret: str) -> bytes:

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from aiokafka.errors import KafkaError
@@ -52,15 +52,11 @@ class Housekeeper:
         probe: Probe,
         watchdog: Watchdog,
         file: Path,
-        stuck: Callable[[str], None] = end_process,
-        wall: Callable[[], float] = time.time,
     ) -> None:
         self._health = health
         self._probe = probe
         self._watchdog = watchdog
         self._file = file
-        self._stuck = stuck
-        self._wall = wall
         self._rounds = 0
         self.committed: dict[PartitionId, int] = {}
 
@@ -85,7 +81,7 @@ class Housekeeper:
         self._health.write(self._file)
         why = self._watchdog.verdict(lag, assigned=bool(assigned))
         if why is not None:
-            self._stuck(why)
+            end_process(why)
         return ends
 
     def close(self) -> None:
@@ -96,7 +92,7 @@ class Housekeeper:
         behind: dict[str, int] = {}
         oldest: dict[str, float] = {}
         reached = {place: max(positions.get(place, 0), self.committed.get(place, 0)) for place in ends}
-        for place, age in self._health.ages.note(self._wall(), ends, reached).items():
+        for place, age in self._health.ages.note(time.time(), ends, reached).items():
             topic = place[0]
             behind[topic] = behind.get(topic, 0) + max(0, ends[place] - reached[place])
             oldest[topic] = max(oldest.get(topic, 0.0), age)

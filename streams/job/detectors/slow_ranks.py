@@ -110,7 +110,7 @@ def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[HeldSlo
 
 
 def _timing(aspect: Aspect) -> Timing:
-    return next(timing for timing, known in _OF_TIMING.items() if known is aspect)
+    return next(timing for timing, known in _OF_TIMING.items() if known == aspect)
 
 
 def suspicion_of(view: JobView, slow: SlowRank, at: float) -> Suspicion:

@@ -332,6 +332,7 @@ class StragglerDetector:
         if timing == "compute":
             confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
             confirmed = self._beyond_rotation(confirmed)
+            confirmed += self._with_machines(confirmed, suspected, over)
         elif timing == "rest":
             confirmed = [found for found in confirmed if self._stalls_alone(found.rank)]
         for found in confirmed:
@@ -388,6 +389,29 @@ class StragglerDetector:
         for found in confirmed:
             self._rotation.begin(found.rank, step=now - found.steps)
         return [found for found in confirmed if found.steps > self._rotation.patience(found.rank)]
+
+    def _with_machines(
+        self, confirmed: list[Candidate], suspected: list[Candidate], over: Bools
+    ) -> list[Candidate]:
+        """Return the suspected ranks that are slow with their machine: nearly all of it is ``over`` the
+        threshold, and one of its ranks has been confirmed."""
+        nodes, rest = self.ratios.nodes, {f.rank for f in suspected} - {f.rank for f in confirmed}
+        if not rest:
+            return []
+        sizes = np.where(self.channels["compute"].raised, self.channels["compute"].size, 0.0)
+        for found in confirmed:
+            sizes[found.rank] = found.size
+        found_on = np.zeros(len(nodes.sizes))
+        np.maximum.at(found_on, nodes.index, sizes)
+        return [
+            found
+            for found in suspected
+            if found.rank in rest
+            and not found.lasting
+            and found.is_persistent
+            and 0.0 < _STILL * found_on[nodes.index[found.rank]] <= found.size
+            and np.count_nonzero(alike(over, nodes, found.rank)) > 1
+        ]
 
     def _broken(self, channel: TimingChannel) -> Bools:
         """Return who is slow for longer than one spell, [ranks]."""

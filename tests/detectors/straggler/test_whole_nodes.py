@@ -94,3 +94,11 @@ def test_machines_that_are_as_slow_since_the_start_are_a_class(which, named):
     """Of another model or under a power limit; one machine by itself is slow. Neither has a change."""
     found, _ = judged(lambda s: [1.7 if n in which else 1.0 for n in range(7)], nodes=7, noise=0.02)
     assert set(found) == named
+
+
+def test_a_machine_that_slows_down_gradually_is_named_as_a_whole():
+    """Its ranks pass what matters one by one; six of the eight are enough evidence that it is the machine."""
+    found, _ = judged(lambda s: [1 + 0.0005 * max(s - CHANGED, 0) * (n == 1) for n in range(4)], nodes=4)
+    steps = sorted(step for step, _ in found.values())
+    assert sorted(found) == list(range(8, 16))
+    assert steps[5] - steps[0] <= 5

@@ -204,7 +204,7 @@ class LevelChange(BaseModel):
     before: float = Field(description="Median of the bins since the change before, in the unit of the band.")
     after: float = Field(description="Median of the bins until the next change.")
     explanations: list[Explained] = Field(
-        description="What is known of the minute around it, the likeliest first, at most 8. Findings need a "
+        description="What is known of the minute before it, the likeliest first, at most 8. Findings need a "
         "key with `findings:read`. Evaluations and checkpoints that are so frequent that one lies beside any "
         "change are left out."
     )

@@ -98,8 +98,8 @@ def changes(
 ) -> list[dict[str, Any]]:
     """Return each change of level: ``edges`` are its bins, ``t`` their starts in epoch milliseconds.
 
-    ``ratio`` is the level after it by that before it. An explanation lies within a minute, or a bin if that
-    is longer, of the bin in which the level changed.
+    ``ratio`` is the level after it by that before it. An explanation lies in the minute (or the bin, if that
+    is longer) before the bin in which the level changed, in that bin, or in the next: an edge may be a bin off.
     """
     if not edges:
         return []
@@ -109,7 +109,7 @@ def changes(
     made = []
     for edge, (before, after) in zip(edges, pairwise(levels(edges, median, ranks)), strict=True):
         first = bisect_right(times, t[edge] - reach - 1)
-        near = events[first : bisect_right(times, t[edge] + bin_ms + reach)]
+        near = events[first : bisect_right(times, t[edge] + 2 * bin_ms)]
         if before.ranks != after.ranks and not any(one.what == "resize" for one in near):
             near.append(Explanation(t[edge], "resize", _sizes(before.ranks, after.ranks)))
         near.sort(key=lambda one: (_ORDER.index(one.what), abs(one.at - t[edge])))
@@ -134,7 +134,7 @@ def _without_constant_pauses(
     span = t[-1] + bin_ms - t[0]
     for what in _PAUSES:
         count = sum(one.what == what and t[0] <= one.at <= t[0] + span for one in events)
-        if count * (2 * reach + bin_ms) > MOST_PAUSED * span:
+        if count * (reach + 2 * bin_ms) > MOST_PAUSED * span:
             events = [one for one in events if one.what != what]
     return events
 

@@ -99,7 +99,7 @@ def changes(
     """Return each change of level: ``edges`` are its bins, ``t`` their starts in epoch milliseconds.
 
     ``ratio`` is the level after it by that before it. An explanation lies in the minute (or the bin, if that
-    is longer) before the bin in which the level changed, in that bin, or in the next: an edge may be a bin off.
+    is longer) before the bin in which the level changed, in that bin, or in the next: edges may be one off.
     """
     if not edges:
         return []

@@ -18,7 +18,7 @@ of a Gaussian. A rank with G > 15.5 and low > ln 1.15 is slow. The quantile in p
 compilation and loading, which fill some of the first steps, and the bound on a step with the others: no rank
 is named before its eleventh step, its fifth one at 1.5 times the time of its peers, or its third one at twice
 that. In steady work, in which ranks of a role lie within 2 %, no batches are uneven: b = 3.5 and low > ln
-1.05 for single ranks of a machine, from the eighth step on, or the fifth if all of them were slow.
+1.05 (computing machines: ln 1.08), from the eighth step on, or the fifth if all of them were slow.
 """
 
 import math
@@ -56,6 +56,10 @@ begins."""
 
 _LEAST_STEADY = float(np.log(1.05))
 """The least lasting slowdown that is sought after warm-up (``step_detector``)."""
+
+_LEAST_MACHINE = float(np.log(1.08))
+"""Chosen, of a whole machine: models and power limits differ by several per cent. Later looks tell a class
+from a fault no better."""
 
 _FEW, _FEW_STEADY = 5, 8
 """Chosen: of fewer steps none may be quick, for one rank by itself is slow in some of a job's first; of a
@@ -118,9 +122,10 @@ def slow_since_start(ratios: Ratios, timing: Timing, shared_work: SharedWork) ->
     nodes = ratios.nodes
     if len(np.unique(nodes.index[found])) != 1:
         return []
-    # A whole machine may have a power limit, one of its ranks does not.
-    if found.sum() >= max(2.0, MOST_OF_MACHINE * nodes.sizes[nodes.index[found][0]]):
-        found &= low > _LEAST
+    # A whole machine may compute under a power limit, one of its ranks does not.
+    whole = found.sum() >= max(2.0, MOST_OF_MACHINE * nodes.sizes[nodes.index[found][0]])
+    if whole and timing == "compute":
+        found &= low > _LEAST_MACHINE
     proven = _evidence(low, x, comparable, steady=steady) > _EVIDENCE
     likely = [int(rank) for rank in np.flatnonzero(found & proven)]
     if timing == "compute":

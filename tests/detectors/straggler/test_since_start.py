@@ -84,8 +84,11 @@ def test_in_steady_work_all_of_few_steps_must_be_slow():
 
 def test_a_machine_that_is_slower_by_as_much_as_a_power_limit_explains_is_left_to_many_steps():
     """A single rank of it is not limited by itself."""
-    assert named(detector(), job(np.where(NODES == 1, 1.12, 1.0), steps=20, noise=0.005)) == {}
-    found = named(detector(), job(np.where(NODES == 1, 1.2, 1.0), steps=20, noise=0.005))
+    assert named(detector(), job(np.where(NODES == 1, 1.07, 1.0), steps=20, noise=0.003)) == {}
+    found = named(detector(), job(np.where(NODES == 1, 1.12, 1.0), steps=20, noise=0.003))
+    assert found == dict.fromkeys(range(4, 8), 5)
+    loads = np.where(NODES == 1, 0.09, 0.01)
+    found = named(detector(), job(1.0, steps=20, noise=0.003, warmup=1.0), data=loads)
     assert found == dict.fromkeys(range(4, 8), 5)
 
 

@@ -19,7 +19,8 @@ _RANGE = re.compile(rf"([^\[\],]*)\[({_NUMBER.pattern})-({_NUMBER.pattern})\]([^
 """As in ``mlx5_[0-7]/1``. Three digits: more than ``checks.MAX_INSTANCES`` are refused afterwards."""
 
 KEPT = 256
-"""Longest text of which the parts are kept for the next record: room for 16 names and the place of a node."""
+"""Longest text that may be a range, and whose parts are kept for the next record: room for 16 names and the
+labels of a node. A range makes a thousand names of one: with longer ones it could fill the memory."""
 
 Ids = tuple[str, ...]
 ARRAYS = frozenset(bytes([first]) for first in (*range(0x90, 0xA0), 0xDC, 0xDD))
@@ -161,7 +162,7 @@ def _ids(text: str | Ids) -> Ids:
 
 
 def _ids_in(text: str) -> Ids:
-    if (found := _RANGE.fullmatch(text)) is not None:
+    if len(text) <= KEPT and (found := _RANGE.fullmatch(text)) is not None:
         head, first, last, tail = found.groups()
         return tuple(f"{head}{number}{tail}" for number in range(int(first), int(last) + 1))
     return tuple(text.split(",")) if text else ()
@@ -184,6 +185,6 @@ def _pairs_in(text: str) -> dict[str, str]:
 
 
 # A node sends the same names every second, and nodes of a kind the same ids. Names have not been checked yet:
-# the limits bound the memory that a sender of nonsense can take to some 60 MB.
-_split_ids = functools.lru_cache(maxsize=1024)(_ids_in)
+# the limits bound the memory that a sender of nonsense can take to some 120 MB (measured).
+_split_ids = functools.lru_cache(maxsize=128)(_ids_in)
 _split_pairs = functools.lru_cache(maxsize=16_384)(_pairs_in)

@@ -1,4 +1,5 @@
 import math
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -235,6 +236,19 @@ def test_a_range_of_names_is_bounded():
     assert reason_of(decode_sample, msgspec.msgpack.encode(fields)) == "too_many_instances"
     fields[10] = "[0-9999999]"
     assert reason_of(decode_sample, msgspec.msgpack.encode(fields)) == "bad_label"
+
+
+@pytest.mark.parametrize(("length", "records"), [(200_000, 1), (248, 300)])
+def test_ranges_of_long_names_do_not_fill_the_memory(length, records):
+    """Neither those of one record nor those that are kept for the next ones."""
+    fields = msgspec.msgpack.decode(encode(a_sample()))
+    tracemalloc.start()
+    for n in range(records):
+        fields[10] = f"{n:03}".ljust(length, "x") + "[0-999]"
+        assert reason_of(decode_sample, msgspec.msgpack.encode(fields)) in ("bad_label", "too_many_instances")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 50 * 2**20
 
 
 @pytest.mark.slow

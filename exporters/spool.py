@@ -53,7 +53,7 @@ class Entry:
 class SpoolStats:
     """How full the spool is; ``degraded`` is why the disk is not used, empty while it is.
 
-    ``free_bytes`` is what more the disk can take, 0 once it failed, None where the spool never had a disk.
+    ``free_bytes`` is what more the disk can take, 0 where it failed or could not be opened, None without one.
     """
 
     bytes: int = 0
@@ -196,7 +196,7 @@ class Spool:
     def stats(self) -> SpoolStats:
         """Return the present state."""
         with self._lock:
-            sizes, free = [], None if self._disk is None else 0
+            sizes, free = [], None if self._disk is None and not self._degraded else 0
             for cursor in self._cursors():
                 try:
                     sizes.append(cursor.store.size())

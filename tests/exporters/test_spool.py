@@ -75,7 +75,7 @@ def test_what_a_disk_can_take_is_bounded_by_its_limit_and_the_file_system(tmp_pa
 
 
 def test_a_spool_without_its_disk_has_no_room(spool, disk, make_messages):
-    """None at all once the disk has failed; where there never was one, room is no question."""
+    """None at all once the disk has failed, also at the start; where none is wanted, it is no question."""
     assert spool.stats().free_bytes == disk.free()
     disk.broken |= {"put"}
     spool.put(make_messages(1), now=0.0)
@@ -83,6 +83,7 @@ def test_a_spool_without_its_disk_has_no_room(spool, disk, make_messages):
     disk.broken.clear()
     spool.put(make_messages(1, first=1), now=RETRY_DISK_SECONDS)
     assert spool.stats().free_bytes == disk.free()
+    assert Spool(None, MemoryStore(MIB), degraded="disk is full").stats().free_bytes == 0
     assert Spool(None, MemoryStore(MIB)).stats().free_bytes is None
 
 

@@ -108,7 +108,7 @@ class IdleNodeBank:
     >>> for second in range(60):
     ...     watts, sent = (250.0, 0.0) if second >= 50 else (600.0, 1e9)
     ...     one = lambda x: np.array([[x]])
-    ...     quiet = bank.update(np.array([0]), Reading(
+    ...     quiet = bank.update(np.array([0]), NodeReading(
     ...         ts=np.array([float(second)]), nic=np.array([sent]), power=one(watts),
     ...         utilization=one(1.0), tensor=one(np.nan), memory=one(0.8)))
     >>> bool(quiet.held[0]), float(quiet.since[0])

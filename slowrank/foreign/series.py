@@ -62,7 +62,7 @@ def points(name: str, labels: Labels, value: float) -> list[Point] | Refusal:
     found = _device(rules[0].owner, labels)
     if not isinstance(found, _Device):
         return found
-    return [Point(rule, found.name, value, labels.get("cpu", "")) for rule in rules]
+    return [Point(rule, found.name, value, labels.get("cpu", "")[:MAX_NAME]) for rule in rules]
 
 
 def is_blank(value: float, *, dcgm: bool) -> bool:

@@ -1,5 +1,7 @@
 """Measurements become one record of a node and round, however senders divide and delay them."""
 
+import tracemalloc
+
 import pytest
 
 from api.foreign import ticks
@@ -210,6 +212,18 @@ def test_memory_is_bounded(monkeypatch):
     }
     later = NOW + ticks.FORGET_SECONDS + 1
     assert made.add([power(later, hostname="c")], SENDER, later) == {}
+
+
+def test_long_labels_do_not_wait():
+    """A request may have megabytes of them: what waits of a measurement is as large with them as without."""
+    made = Ticks()
+    tracemalloc.start()
+    for n in range(20):
+        made.add([power(NOW, pod=str(n) + 10**6 * "x", cpu=10**6 * "x")], SENDER, NOW)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert made.waiting == 20
+    assert held < 10**6
 
 
 def test_what_waits_is_counted():

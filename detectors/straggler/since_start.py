@@ -163,7 +163,7 @@ def _beyond_work(ratios: Ratios, steps: int) -> Floats:
 def _log_amounts(ratios: Ratios, steps: int) -> Floats:
     """Return the logs of each rank's tokens and of its squared lengths over them, [2, steps, ranks]."""
     both = np.stack([ratios.history.last(name, steps) for name in ("tokens", "squares")])
-    logs: Floats = np.log(np.where(both > 0, both, np.nan))
+    logs: Floats = np.log(np.where((both > 0) & (both < np.inf), both, np.nan))
     logs[1] -= np.nan_to_num(logs[0])
     return logs
 

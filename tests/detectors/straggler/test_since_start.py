@@ -187,3 +187,9 @@ def test_an_expert_that_is_quick_on_another_machine_has_no_more_work():
     experts = SharedWork.from_coords({"ep": np.arange(RANKS) % 2}, NODES)
     found = named(detector(shared_work=experts), job(np.where(NODES == 1, 2.35, 1.0), steps=8))
     assert found == dict.fromkeys(range(4, 8), 3)
+
+
+def test_an_infinite_amount_of_one_rank_hides_no_other():
+    """It is as one that was not reported."""
+    tokens = np.where(np.arange(RANKS) == 2, np.inf, 4096.0)
+    assert named(detector(), job(np.where(SLOW, 2.35, 1.0), steps=8), tokens=tokens) == {5: 3}

@@ -1,5 +1,6 @@
 """What waits in memory is bounded, and nothing that was accepted is dropped."""
 
+import threading
 from collections import Counter
 
 import pytest
@@ -72,3 +73,19 @@ def test_while_the_pipeline_is_away_no_more_is_taken_than_it_can_be_given(monkey
         made.take(request(later, 2), SENDER, sink, NOW + later + 1)
     times = [record.ts - NOW for record in sink.records if record.node == "n0"]
     assert times[:5] == [0.0, 15.0, 30.0, 45.0, 700.0]
+
+
+def test_what_waits_is_read_while_the_sink_takes_records():
+    """A broker may need seconds: an answer to another request does not wait for them."""
+    made, seen = ForeignReceiver(), []
+
+    class Slow(Sink):
+        def accept(self, records):
+            asked = threading.Thread(target=lambda: seen.append(made.waiting()), daemon=True)
+            asked.start()
+            asked.join(2.0)
+            return super().accept(records)
+
+    for second in (0, 15, 30):
+        made.take(request(second, 1), SENDER, Slow(), NOW + second + 10)
+    assert seen

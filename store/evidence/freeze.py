@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 SETTLED = timedelta(minutes=2)
 """Wait after the end of a window before it is stored. Chosen: four times what an idle source's roll-up takes
-(``streams.rollup.IDLE_SECONDS``)."""
+(``streams.rollup.rollup.IDLE_SECONDS``)."""
 FREEZE_BATCH = 500
 """Findings stored in one round. Chosen: a round is hourly, and ends well before the next one."""
 

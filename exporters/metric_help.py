@@ -28,7 +28,7 @@ HELP = {
     "spool_bytes": "Size of the records that wait for the brokers.",
     "spool_degraded": "1 while records wait in memory because the folder cannot be written.",
     "spool_dropped_total": "Records lost because the spool was full.",
-    "spool_free_bytes": "What more records the spool on disk can take.",
+    "spool_free_bytes": "Bytes of records that the spool on disk can still take.",
     "spool_records": "Records that wait for the brokers.",
     "step_datagrams_lost_total": "Messages of training hooks that never arrived, by their numbers.",
     "step_datagrams_rejected_total": "Messages of training hooks that could not be used, by reason.",

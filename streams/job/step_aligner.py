@@ -172,10 +172,13 @@ class StepAligner:
         They are of one step that is not closed and of ranks that it does not have yet, and none of them but
         the last may close a step or be the one at which the grace is measured.
         """
-        numbers = rows.steps if self.window is None else [self.number(rows, i) for i in range(len(rows))]
-        number, stop = numbers[k], k + 1
-        while stop < len(numbers) and numbers[stop] == number:
-            stop += 1
+        number, stop, steps = self.number(rows, k), k + 1, rows.steps
+        if self.window is None:
+            while stop < len(steps) and steps[stop] == number:
+                stop += 1
+        else:
+            while stop < len(steps) and self.number(rows, stop) == number:
+                stop += 1
         ranks, opened = set(rows.ranks[k:stop]), self._open.get(number)
         closed = self.closed is not None and number <= self.closed
         if closed or len(ranks) < stop - k or (opened is not None and not opened.ranks.isdisjoint(ranks)):

@@ -6,10 +6,9 @@ maps them to one, fitted by isotonic regression (pool adjacent violators; Zadroz
 
     p(x) = p₀ + (p₁ − p₀)·(x − x₀)/(x₁ − x₀)   between two knots, constant outside
 
-``FITTED`` comes from 85 findings on our own simulator (seeds 0 to 149; `python -m benchmarks calibration
---fit`), checked on other seeds with the expected calibration error that `docs/detection-quality.md` gives. It
-has two knots, because that many findings support no more: read a confidence as "about as sure as", and note
-that it was fitted on simulated faults only.
+``FITTED`` comes from 85 findings, opened or only suspected, on our own simulator. It has two knots, because
+that many findings support no more: read a confidence as "about as sure as". `docs/detection-quality.md` gives
+what findings with these confidences were worth on other data (`python -m benchmarks calibration`).
 """
 
 from bisect import bisect_right
@@ -39,4 +38,3 @@ class Calibration:
 
 
 FITTED = Calibration("seeds-0-149-ebdbfc3a", ((-2.0, 0.2857), (2.0, 0.9878)))
-"""Printed by ``python -m benchmarks calibration --fit``."""

@@ -48,11 +48,10 @@ def outcome(truth: Truth, findings: Iterable[Finding]) -> Outcome:
     Not counted: suspected and shadow findings, which are not notified, and members of a group
     (``group_key``).
     """
-    sent = [f for f in findings if f["status"] != "suspected" and not f.get("shadow")]
-    accusations = [f for f in sent if not f.get("group_key") and _accuses(f)]
-    after = [f for f in accusations if _after_onset(truth, f)]
-    right = [f for f in after if _is_one_of(truth, truth.accepted, f["subject"])]
-    about = [f for f in after if _is_one_of(truth, (*truth.accepted, *truth.partial), f["subject"])]
+    sent = [f for f in findings if _is_sent(f)]
+    accused = accusations(truth, sent)
+    about = [f for f, is_right in accused if is_right]
+    right = [f for f in about if _is_one_of(truth, truth.accepted, f["subject"])]
     own = [f for f in sent if f["subject"].get("job_id", truth.job_id) == truth.job_id]
     since = [f for f in own if _after_onset(truth, f)]
     return Outcome(
@@ -63,11 +62,21 @@ def outcome(truth: Truth, findings: Iterable[Finding]) -> Outcome:
         bool(right),
         min((_steps_until(truth, _detected(f)) for f in right), default=None),
         len(about),
-        len(accusations) - len(about),
+        len(accused) - len(about),
         sum(f["severity"] == "critical" for f in sent),
         any(f["kind"].startswith("hang.") and _stands(truth, f) for f in own),
         any(f["kind"] == "straggler.job_wide" for f in since),
     )
+
+
+def accusations(truth: Truth, findings: Iterable[Finding]) -> list[tuple[Finding, bool]]:
+    """Return the findings that accuse hardware, each with whether it is about the fault or a part of it."""
+    units = (*truth.accepted, *truth.partial)
+    return [
+        (f, _after_onset(truth, f) and _is_one_of(truth, units, f["subject"]))
+        for f in findings
+        if _is_sent(f) and not f.get("group_key") and _accuses(f)
+    ]
 
 
 def rank_outcome(truth: Truth, accused: Mapping[int, float]) -> Outcome:
@@ -128,6 +137,10 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "rings_job_wide": _share(o.job_wide for o in rings),
         "findings_per_cause": round(sum(causes) / len(causes), 3) if causes else None,
     }
+
+
+def _is_sent(finding: Finding) -> bool:
+    return finding["status"] != "suspected" and not finding.get("shadow")
 
 
 def _accuses(finding: Finding) -> bool:

@@ -23,6 +23,10 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 WINDOW = 200
+AGAIN = 2
+"""Excursions within ``WINDOW`` steps that are no coincidence any more (chosen: one is); on several machines
+at once they are the work's."""
+
 SUSPECT = 3
 CERTAIN = 4
 """Excursions within ``WINDOW`` steps to suspect a rank, and to believe it without a second kind of evidence.

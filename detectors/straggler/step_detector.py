@@ -52,8 +52,8 @@ from detectors.straggler.core import (
 )
 from detectors.straggler.explanation import explain
 from detectors.straggler.gates import FEW, UNLIKE_PEERS, is_confirmed
-from detectors.straggler.intermittence import SUSPECT
-from detectors.straggler.rotating_slowness import RotatingSlowness
+from detectors.straggler.intermittence import AGAIN, SUSPECT
+from detectors.straggler.rotating_slowness import ROUND, RotatingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
@@ -434,12 +434,17 @@ class StragglerDetector:
         channel = self.channels["compute"]
         often = (channel.intermittence.count >= SUSPECT) & ~channel.believed
         # What comes and goes on many ranks at once comes from outside of them.
-        if not often.any() or often.sum() > self.ratios.ranks / 3:
+        if not often.any() or often.sum() > self.ratios.ranks / 3 or self._comes_and_goes_elsewhere():
             return ()
         ranks = (int(rank) for rank in np.flatnonzero(often))
         single = [r for r in ranks if not (self._rotation.patience(r) or self._groups.holds(r))]
         found = (intermittent_rank(self.ratios, channel, rank) for rank in single)
         return tuple(slow for slow in found if slow is not None)
+
+    def _comes_and_goes_elsewhere(self) -> bool:
+        """Return whether ranks of as many machines as make a rotation were slow more than once lately."""
+        again = self.channels["compute"].intermittence.count >= AGAIN
+        return len(np.unique(self.ratios.nodes.index[again])) >= ROUND
 
     def _weigh(self, name: Timing, change: Floats, lasting: Floats) -> None:
         ratios, channel = self.ratios, self.channels[name]

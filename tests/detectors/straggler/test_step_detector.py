@@ -181,3 +181,29 @@ def test_where_no_wait_is_reported_the_rank_that_does_not_wait_in_collectives_is
 def test_waits_of_all_show_a_slow_rank_without_a_mate():
     """Whoever is held up, all ranks of the job wait for it, whatever their role."""
     assert named_besides_compute(0, [0] + [1] * 15, waits_read=True).keys() == {("rest", 0)}
+
+
+def come_and_go(ranks):
+    """Return which ranks are found intermittent where ``ranks`` are 1.5 times slower for two steps of 20."""
+    rng = np.random.default_rng(11)
+    detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp), nodes=np.arange(RANKS) // 4)
+    nan, ts, found = np.full(RANKS, np.nan), 1000.0, set()
+    for s in range(300):
+        work = np.exp(0.005 * rng.normal(size=RANKS))
+        if s >= 150:
+            work[[r for i, r in enumerate(ranks) if (s + 5 * i) % 20 < 2]] *= 1.5
+        ts += work.max()
+        times = StepTimes(
+            number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, work.max()), compute=work, wait=nan,
+            data=nan, comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        found |= {a.rank for a in detector.update(times).intermittent}
+    return found
+
+
+def test_ranks_that_come_and_go_on_several_machines_have_work_that_wanders():
+    """Two may both be faulty, and so may those of one machine; three machines at once are not."""
+    assert come_and_go([5]) == {5}
+    assert come_and_go([5, 17]) == {5, 17}
+    assert come_and_go([4, 5, 6]) == {4, 5, 6}
+    assert come_and_go([5, 17, 29]) == set()

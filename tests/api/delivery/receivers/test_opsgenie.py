@@ -17,6 +17,7 @@ from api.delivery.receivers.receiver import Notification
 from api.delivery.receivers.registry import receiver_named
 from api.delivery.sample_event import TYPE as SAMPLE
 from store.findings import findings
+from tests.api.delivery.receivers.people import acknowledge
 from tests.api.delivery.receivers.test_receivers import FINDINGS, example
 
 KEY = "eb243592-faa2-4ba2-a551-1afdf565c889"
@@ -208,13 +209,6 @@ def opsgenie(client, settings, pool, start_receiver):
     assert made.status_code == 201, made.text
     assert "secret" not in made.json()
     return alerts, receiver, made.json()["id"]
-
-
-def acknowledge(client, finding):
-    """Acknowledge a finding over HTTP, as a person does."""
-    path = f"/api/v1/findings/{finding.id}"
-    state = {"if-match": client.get(path).headers["etag"]}
-    assert client.patch(path, json={"status": "acknowledged"}, headers=state).status_code == 200
 
 
 def test_an_alert_lives_as_long_as_its_finding(client, opsgenie, pool, save_finding, notifier):

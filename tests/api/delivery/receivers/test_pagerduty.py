@@ -15,6 +15,7 @@ from api.app import create_app
 from api.delivery.receivers.receiver import Notification
 from api.delivery.receivers.registry import receiver_named
 from store.findings import findings
+from tests.api.delivery.receivers.people import acknowledge
 from tests.api.delivery.receivers.test_receivers import FINDINGS, example
 
 KEY = "0123456789abcdefABCDEF0123456789"
@@ -175,13 +176,6 @@ def pagerduty(client, settings, pool, start_receiver):
     assert made.status_code == 201, made.text
     assert "secret" not in made.json()
     return alerts, receiver, made.json()["id"]
-
-
-def acknowledge(client, finding):
-    """Acknowledge a finding over HTTP, as a person does."""
-    path = f"/api/v1/findings/{finding.id}"
-    state = {"if-match": client.get(path).headers["etag"]}
-    assert client.patch(path, json={"status": "acknowledged"}, headers=state).status_code == 200
 
 
 def test_an_alert_lives_as_long_as_its_finding(client, pagerduty, pool, save_finding, notifier):

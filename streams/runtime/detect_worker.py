@@ -167,8 +167,13 @@ class Detect:
             return
         states = self.partitions.states
         unread = [p for p in assigned if p not in ends or self._read(p) < ends[p]]
-        timeless = [p for p in unread if p not in states or math.isinf(states[p].watermark.time)]
         held = self._beats.held
+        # The stage does not wait for events: when there is much to read, they are read before time passes.
+        timeless = [
+            p
+            for p in unread
+            if p not in states or math.isinf(states[p].watermark.time) or (held and p[0] == self._events)
+        ]
         yield from self._beats.look(timeless, now)
         if not self._beats.held:
             waiting = [p for p in unread if p in states and states[p].received < now - IDLE_SECONDS]

@@ -17,6 +17,7 @@ from slowrank.telemetry import (
     Record,
     StageMessage,
 )
+from slowrank.telemetry.topics import NODE_EVENTS
 from streams.node.events.job_events import end_of
 from streams.rollup.message_rows import MessageRow, row_of
 from streams.rollup.rollup import RollUp, Rows
@@ -176,7 +177,8 @@ class FindingClock:
     A partition is left out when no heartbeat came of it for ``PATIENCE_SECONDS`` in which others came: its
     job has ended, or it has no telemetry any more. Seconds are those of the log, and a gap between two
     heartbeats counts for at most ``LONGEST_GAP_SECONDS``: partitions that catch up side by side after an
-    outage are waited for, unless one falls ``ROUNDS`` heartbeats behind.
+    outage are waited for, unless one falls ``ROUNDS`` heartbeats behind. A partition of events counts only
+    where none of samples or steps does: its time is that of its last few events, which may be hours ago.
     """
 
     # Chosen: seven heartbeats of a partition may be late before it is left out.
@@ -202,4 +204,11 @@ class FindingClock:
         self._partitions = {
             key: b for key, b in self._partitions.items() if b.at >= oldest and b.arrival > first
         }
-        return self.watermark.reach(min((b.second for b in self._partitions.values()), default=-math.inf))
+        rare = {key: _is_of_events(key[1]) for key in self._partitions}
+        counted = [b.second for key, b in self._partitions.items() if all(rare.values()) or not rare[key]]
+        return self.watermark.reach(min(counted, default=-math.inf))
+
+
+def _is_of_events(partition: str) -> bool:
+    # Topics may have a prefix (``slowrank.telemetry.topics.topic_name``).
+    return partition.rpartition(":")[0].endswith(NODE_EVENTS)

@@ -72,6 +72,12 @@ def detect(log, outlet, health=None, now=lambda: NOW):
     return Detect(context(log, outlet, health, now), tuning=Tuning())
 
 
+def xid(ts):
+    return NodeEvent(
+        cluster="c", node="node-0", ts=ts, source="kmsg", code="xid.79", subject={"gpu_index": 1}
+    )
+
+
 def suspicions(outlet):
     found = [decode_message(m.value) for m in outlet.messages if m.topic == "suspicions"]
     return [s for s in found if isinstance(s, Suspicion) and s.kind != UNHEARD_KIND]
@@ -139,6 +145,30 @@ def test_no_lane_tells_the_time_before_all_that_have_something_to_read(story):
     assert {note for _, note in beats[100:]} == {"job-steps:0", "node-samples:0"}
     assert job == max(beat for beat in beats if beat[1] == "job-steps:0")
     assert nodes == max(beat for beat in beats if beat[1] == "node-samples:0")
+
+
+def test_events_that_wait_at_the_start_are_read_before_time_passes():
+    """Later every event is still to be read for a moment, and nobody waits for it."""
+    samples = Log(list(traffic.nodes(count=2, seconds=200, ends=NOW)), topic="node-samples")
+    events = Log([xid(NOW - 20 - n) for n in range(8)], topic="node-events")
+    outlet = Sent()
+    worker = detect(events, outlet)
+    ends = {("node-samples", 0): 300, ("node-events", 0): 8}
+
+    async def go():
+        await _take(worker, samples.messages[:300])
+        await _take(worker, events.messages[:6])
+        worker.idle(ends, ends)
+        assert heartbeats(outlet) == []
+        await _take(worker, events.messages[6:])
+        worker.idle(ends, ends)
+        told = len(heartbeats(outlet))
+        assert told > 0
+        worker.idle(ends, ends | {("node-events", 0): 9})
+        await _take(worker, samples.messages[300:])
+        assert len(heartbeats(outlet)) > told + 20
+
+    asyncio.run(go())
 
 
 def test_a_worker_that_starts_tells_where_its_lanes_stand(story):

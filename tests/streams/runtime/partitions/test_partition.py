@@ -2,7 +2,7 @@ from alerts.finding import Finding
 from slowrank.telemetry import Heartbeat, NodeAnnounced, NodeEvent, Suspicion
 from streams.cluster.stage import FindingStage
 from streams.node.stage import NodeStage
-from streams.runtime.partitions.partition import FindingClock, FindingPartition
+from streams.runtime.partitions.partition import FindingClock, FindingPartition, PartitionState
 
 START = 1000
 
@@ -16,6 +16,18 @@ def play(clock, beats):
     for lane, second, logged in beats:
         clock.update(heartbeat(lane, second), logged)
     return clock.watermark.time
+
+
+def xid(second):
+    return NodeEvent(
+        cluster="c",
+        node="n",
+        ts=float(second),
+        source="kmsg",
+        code="xid.79",
+        boot_id="b",
+        subject={"gpu_index": 1},
+    )
 
 
 def together(*lanes, first=START, last=START + 60, behind=0.5):
@@ -34,6 +46,27 @@ def test_a_lane_that_has_ended_is_left_out_after_fifteen_seconds():
     play(clock, together("a", "b"))
     assert play(clock, together("a", first=START + 60, last=START + 72)) == START + 58
     assert play(clock, together("a", first=START + 72, last=START + 80)) == START + 78
+
+
+def test_nobody_waits_for_the_last_events_of_a_lane():
+    """A node loses a GPU; the events before it on that partition are minutes old."""
+    clock, events, told = FindingClock(), PartitionState("x-node-events:3", NodeStage()), []
+    for second in range(START, START + 300, 2):
+        clock.update(heartbeat("x-node-samples:3", second), second + 0.5)
+        if second % 60 == 0:
+            beats = [o for o in events.process(xid(second), second + 0.6) if isinstance(o, Heartbeat)]
+            told += [(beat.ts, clock.update(beat, second + 0.6)) for beat in beats]
+        assert clock.watermark.time == second
+    assert told
+
+
+def test_where_there_are_only_events_they_tell_the_time():
+    clock, events = FindingClock(), PartitionState("node-events:3", NodeStage())
+    for second in range(START, START + 300, 2):
+        for beat in events.process(xid(second), second + 0.6):
+            if isinstance(beat, Heartbeat):
+                clock.update(beat, second + 0.6)
+    assert clock.watermark.time == START + 292
 
 
 def test_lanes_that_catch_up_after_an_outage_are_waited_for():
@@ -60,16 +93,7 @@ def test_a_suspicion_whose_time_has_passed_is_weighed_at_once():
     lane = FindingPartition("suspicions:0", FindingStage())
     for second in range(START, START + 60, 2):
         lane.process(heartbeat("node-samples:0", second), second + 0.5)
-    xid = NodeEvent(
-        cluster="c",
-        node="n",
-        ts=START + 20.0,
-        source="kmsg",
-        code="xid.79",
-        boot_id="b",
-        subject={"gpu_index": 1},
-    )
-    [late] = [s for s in NodeStage().process(xid) if isinstance(s, Suspicion)]
+    [late] = [s for s in NodeStage().process(xid(START + 20)) if isinstance(s, Suspicion)]
     [finding] = lane.process(late, START + 61.0)
     assert isinstance(finding, Finding)
     assert (finding.kind, finding.status) == ("xid.79", "open")

@@ -15,23 +15,23 @@ FATAL, SYMPTOM, CAUSE, ASIDE = Standing
 
 _THROTTLED = ("throttle.thermal", "throttle.power")
 
+# The common switch or uplink of many ports: also the likeliest cause of a silent switch.
 FABRIC = "fabric.rail_degraded"
-"""The common switch or uplink of many ports: also the likeliest cause of a silent switch."""
+# The votes of nodes on a hang, as a case of its own: the nodes of the job do not work.
 IDLE = "hang.idle"
-"""The votes of nodes on a hang, as a case of its own: the nodes of the job do not work."""
+# A job announces a change of its work.
 PLANNED = "job.planned"
-"""A job announces a change of its work."""
 
+# A node missed reports: evidence of an incident before it is ``exporter.stale``, and never a finding.
 UNHEARD_KIND = "self.unheard"
-"""A node missed reports: evidence of an incident before it is ``exporter.stale``, and never a finding."""
 
+# Links and silence: one failing switch or feed takes all members within ±1 s, their reporting period.
 TOGETHER_SECONDS = 2.0
-"""Links and silence: one failing switch or feed takes all members within ±1 s, their reporting period."""
+# Heat and power reach the nodes of a rack within ±60 s (chosen: cooling reacts within minutes).
 SPREADING_SECONDS = 120.0
-"""Heat and power reach the nodes of a rack within ±60 s (chosen: cooling reacts within minutes)."""
+# When the telemetry path breaks, the last records of its nodes lie within so many seconds (chosen: wider than
+# for one switch, as records in flight are lost at different times).
 OUTAGE_SECONDS = 10.0
-"""When the telemetry path breaks, the last records of its nodes lie within so many seconds (chosen: wider
-than for one switch, as records in flight are lost at different times)."""
 
 _SILENCE = (UNHEARD_KIND, "exporter.stale", "node.silent")
 _SLOWED = ("throttle.", "clock.low", "straggler.")

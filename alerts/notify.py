@@ -18,10 +18,10 @@ EventType = Literal[
     "finding.feedback",
 ]
 
+# Events of a webhook that names none: the changes that ask people to act, or to stop acting.
 DEFAULT_EVENTS: frozenset[EventType] = frozenset(
     {"finding.opened", "finding.reopened", "finding.escalated", "finding.resolved"}
 )
-"""Events of a webhook that names none: the changes that ask people to act, or to stop acting."""
 
 END: EventType = "finding.resolved"
 

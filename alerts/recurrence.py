@@ -7,8 +7,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 WEEKDAYS: tuple[Weekday, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+# Longest occurrence: longer ones of one weekday would overlap.
 MAX_SECONDS = 7 * 86400
-"""Longest occurrence: longer ones of one weekday would overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

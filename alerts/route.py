@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from alerts.notify import END
 from alerts.silence import Matcher
 
+# After this time a delivery that something else than the clock holds back is looked at again (chosen: nobody
+# waits longer for a finding whose cause has ended than for its detection).
 RECHECK = timedelta(seconds=30)
-"""After this time a delivery that something else than the clock holds back is looked at again (chosen: nobody
-waits longer for a finding whose cause has ended than for its detection)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

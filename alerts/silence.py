@@ -11,16 +11,16 @@ from typing import Any, Literal, get_args
 
 from alerts.recurrence import Recurrence
 
+# Characters of a matcher's value (chosen: twice the longest name in telemetry).
 MAX_VALUE = 256
-"""Characters of a matcher's value (chosen: twice the longest name in telemetry)."""
 PlaceLabel = Literal["cluster", "node", "gpu_uuid", "nic", "port", "rank", "job_id", "rack", "switch", "rail"]
 LabelName = Literal[
     PlaceLabel, "gpu", "subject_type", "kind", "severity", "finding_id", "alertname", "source"
 ]
 """The labels that a finding has; a matcher of another one would mute nothing, or everything."""
 
+# Labels of every finding as an alert: Alertmanager's clients make silences of all labels of an alert.
 ALERT_LABELS = {"alertname": "SlowrankFinding", "source": "slowrank"}
-"""Labels of every finding as an alert: Alertmanager's clients make silences of all labels of an alert."""
 
 
 @dataclass(frozen=True, slots=True)

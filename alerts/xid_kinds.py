@@ -4,8 +4,8 @@ from alerts.kind import Kind, Standing
 from slowrank.telemetry.hardware.xids import XIDS, Xid
 from slowrank.telemetry.records import Severity
 
+# The driver asks for a recovery action: ``xid.154.N`` is the kind of action N, as NVML numbers them.
 RECOVERY = "xid.154"
-"""The driver asks for a recovery action: ``xid.154.N`` is the kind of action N, as NVML numbers them."""
 
 _TEXTS = {
     "RESET_GPU": "Reset {{place}} before the next job: {what}.",

@@ -82,6 +82,7 @@ ROUTERS = (
 )
 
 
+# Header fields that pages of other origins may send and read.
 CORS_REQUEST_HEADERS = [
     *("authorization", "content-type", "idempotency-key", "if-match", "if-none-match", "last-event-id"),
 ]
@@ -94,7 +95,6 @@ CORS_ANSWER_HEADERS = [
     "retry-after",
     "x-request-id",
 ]
-"""Header fields that pages of other origins may send and read."""
 
 
 def create_app(

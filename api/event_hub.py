@@ -15,13 +15,13 @@ from psycopg_pool import ConnectionPool
 from api.http.times import rfc3339
 from store.findings import outbox
 
+# Between two reads of the outbox (chosen: an event reaches all listeners well within a second).
 POLL_SECONDS = 0.4
-"""Between two reads of the outbox (chosen: an event reaches all listeners well within a second)."""
+# After which a quiet stream gets a comment: proxies close idle connections (nginx after 60 s).
 PING_SECONDS = 15.0
-"""After which a quiet stream gets a comment: proxies close idle connections (nginx after 60 s)."""
+# Events that wait for a slow listener before its stream ends; it resumes with the id of its last event. All
+# listeners share the texts of the events.
 MAX_WAITING = 1000
-"""Events that wait for a slow listener before its stream ends; it resumes with the id of its last event. All
-listeners share the texts of the events."""
 # Sequence numbers are assigned before commits: a smaller one may become visible after a greater one. Chosen:
 # more than the transactions that are open at once.
 _OVERLAP = 64

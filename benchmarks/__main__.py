@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
+# Name → module with `main(argv) -> int`; imported only when it is run.
 BENCHMARKS = {
     "api": "benchmarks.api.latency",
     "bocpd": "benchmarks.speed.bocpd",
@@ -41,7 +42,6 @@ BENCHMARKS = {
     "transport_kill": "benchmarks.speed.transport.kill",
     "wire": "benchmarks.speed.wire",
 }
-"""Name → module with `main(argv) -> int`; imported only when it is run."""
 
 
 def main(argv: list[str]) -> int:

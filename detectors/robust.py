@@ -6,8 +6,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Reals = npt.NDArray[np.floating]
 
+# So few along the axis, and so many values in all, are put in order faster by exchanges than by sorting.
 FEW, MANY = 8, 8192
-"""So few along the axis, and so many values in all, are put in order faster by exchanges than by sorting."""
 
 
 def nan_median(values: Reals, axis: int = 0, *, least: int = 1) -> Floats:

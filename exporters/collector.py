@@ -8,8 +8,8 @@ from slowrank.telemetry import OpenStep
 from slowrank.telemetry.columns import Value
 
 Columns = Mapping[str, Value]
+# The columns of a device that was not read.
 NOTHING: Columns = {}
-"""The columns of a device that was not read."""
 
 Severity = Literal["info", "warning", "error", "critical"]
 

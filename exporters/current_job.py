@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from exporters.collector import StepRows
 from slowrank.telemetry.columns import Value
 
+# Seconds after its last step for which a job counts as running. Chosen: longer than most checkpoints; a job
+# that has ended is attributed at most so many seconds of samples.
 JOB_SECONDS = 60.0
-"""Seconds after its last step for which a job counts as running. Chosen: longer than most checkpoints; a job
-that has ended is attributed at most so many seconds of samples."""
 
 
 @dataclass(slots=True)

@@ -21,6 +21,8 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._:/-]")
 _INT64 = 2**63
 # A larger number becomes infinity in a 32-bit column.
 _FLOAT32_MAX = 3.4e38
+
+# The columns that the exporter fills itself, on every machine.
 OWN_COLUMNS = (
     "exporter.scrape_duration_seconds",
     "exporter.spool_bytes",
@@ -28,7 +30,6 @@ OWN_COLUMNS = (
     "exporter.spool_free_bytes",
     "exporter.step_rows_dropped_total",
 )
-"""The columns that the exporter fills itself, on every machine."""
 
 
 @dataclass(frozen=True, slots=True)

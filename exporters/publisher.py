@@ -15,18 +15,18 @@ from kafka.record import default_records
 from exporters.spool import Entry, Spool
 
 _log = logging.getLogger(__name__)
+# Most records handed to the producer and not yet acknowledged, which kafka-python does not bound. Chosen: a
+# quarter of an hour of samples, about 1.5 MB.
 IN_FLIGHT = 1000
-"""Most records handed to the producer and not yet acknowledged, which kafka-python does not bound. Chosen:
-a quarter of an hour of samples, about 1.5 MB."""
+# Pause between two connections, at first and at most. Chosen: a fleet of 1,000 nodes then makes at most 100
+# attempts a second at a broker that comes back.
 BACKOFF_SECONDS = (0.5, 10.0)
-"""Pause between two connections, at first and at most. Chosen: a fleet of 1,000 nodes then makes at most 100
-attempts a second at a broker that comes back."""
+# Seconds between two reads of an empty spool. Chosen: small against the tick of one second.
 IDLE_SECONDS = 0.1
-"""Seconds between two reads of an empty spool. Chosen: small against the tick of one second."""
+# Measured: a tick takes 14 % less than at level 3, for 60 µs of CPU a second; level 19 gains 1 % more.
 ZSTD_LEVEL = 12
-"""Measured: a tick takes 14 % less than at level 3, for 60 µs of CPU a second; level 19 gains 1 % more."""
+# How long closing a producer may block this thread. Chosen: two ticks.
 SENDER_ENDS_SECONDS = 2.0
-"""How long closing a producer may block this thread. Chosen: two ticks."""
 # A retry of these fails again and would block all later records.
 _NEVER_ACCEPTED = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTopicError)
 

@@ -12,9 +12,9 @@ from threading import Lock
 from typing import Protocol
 
 _log = logging.getLogger(__name__)
+# How long records go to memory before a failed disk is tried again. Chosen: the ring in memory holds hours; a
+# try may block a tick.
 RETRY_DISK_SECONDS = 30.0
-"""How long records go to memory before a failed disk is tried again. Chosen: the ring in memory holds hours;
-a try may block a tick."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+# Limit on one command. Chosen: a page of a busy machine is drawn in a few.
 ANSWER_SECONDS = 90.0
-"""Limit on one command. Chosen: a page of a busy machine is drawn in a few."""
 Json = dict[str, Any]
+# Begins of Chromium's answers to an expression whose page gave way to the next one.
 _NAVIGATED = (
     "Inspected target navigated or closed",
     "Cannot find context with specified id",
     "Execution context was destroyed",
 )
-"""Begins of Chromium's answers to an expression whose page gave way to the next one."""
 
 
 class NavigatedError(RuntimeError):

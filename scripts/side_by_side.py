@@ -16,8 +16,9 @@ from xdist.scheduler import LoadFileScheduling
 ALONE = "alone"
 # Workers see the marks of a test; the scheduler's process gets only its name and reads the unit from here.
 CACHE_KEY = "slowrank/units"
+
+# Shares of the units among which slow ones begin (chosen: what comes after them outlasts the last).
 SINGLES_END, FILES_END = 0.6, 0.4
-"""Shares of the units among which slow ones begin (chosen: what comes after them outlasts the last)."""
 
 
 class Units(LoadFileScheduling):  # type: ignore[misc] # xdist is not typed

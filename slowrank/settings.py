@@ -27,17 +27,17 @@ _METRICS_URL = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?")
 _MAIL_NAME = r"[A-Za-z0-9_+=][A-Za-z0-9._+=-]{0,63}"
 _MAIL_DOMAIN = r"[A-Za-z0-9][A-Za-z0-9-]*(\.[A-Za-z0-9][A-Za-z0-9-]*)*"
 
+# Regular expression of a mail address that is taken.
 MAIL_ADDRESS = f"{_MAIL_NAME}@{_MAIL_DOMAIN}"
-"""Regular expression of a mail address that is taken."""
 
+# Time limit of one delivery attempt.
 WEBHOOK_ATTEMPT_SECONDS = 15.0
-"""Time limit of one delivery attempt."""
 # That, and time to store the result, with some tolerance for the clocks of several notifiers.
 _SHORTEST_LEASE_SECONDS = WEBHOOK_ATTEMPT_SECONDS + 5.0
 
 
+# The tables of ``slowrank.toml`` that tune detectors (streams.config.toml_file); the rest are settings.
 TUNING_TABLES = ("detectors", "findings", "clusters", "jobs")
-"""The tables of ``slowrank.toml`` that tune detectors (streams.config.toml_file); the rest are settings."""
 
 
 class Settings(BaseSettings):

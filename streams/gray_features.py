@@ -16,13 +16,13 @@ FEATURES = (
     "host.pressure.io_some_ratio",
 )  # fmt: skip
 
+# Chosen: averages over the steps of a job, which last seconds.
 WINDOW_SECONDS = 60.0
-"""Chosen: averages over the steps of a job, which last seconds."""
+# Delay after the end of a minute until its means are sent and compared. Chosen: ten ticks of an exporter.
 LATE_SECONDS = 10.0
-"""Delay after the end of a minute until its means are sent and compared. Chosen: ten ticks of an exporter."""
 
+# Larger values are no reading of any feature, in its unit. Chosen: above memory in bytes and rates.
 LARGEST = 1e15
-"""Larger values are no reading of any feature, in its unit. Chosen: above memory in bytes and rates."""
 
 
 def due(start: float) -> float:

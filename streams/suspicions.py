@@ -11,8 +11,8 @@ from slowrank.telemetry.messages import HangSignal
 from slowrank.telemetry.records import Family, Severity, SubjectType
 from streams.debounce import State
 
+# Longest GPU index; a longer number is a UUID (chosen: above the GPUs of any machine).
 _INDEX_DIGITS = 4
-"""Longest GPU index; a longer number is a UUID (chosen: above the GPUs of any machine)."""
 
 
 @dataclass(frozen=True, slots=True)

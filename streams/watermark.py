@@ -3,13 +3,13 @@
 import math
 from collections import deque
 
+# The second smallest of the last five times. Chosen: few records of delay, and one clock that is off is
+# ignored.
 WINDOW = 5
 RANK = 1
-"""The second smallest of the last five times. Chosen: few records of delay, and one clock that is off is
-ignored."""
 
+# Largest jump in ticks: ten minutes. Chosen: bounds the work after a gap.
 MAX_TICKS = 600
-"""Largest jump in ticks: ten minutes. Chosen: bounds the work after a gap."""
 
 
 class Watermark:

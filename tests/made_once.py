@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+# Age up to which it serves others. Chosen: records that are ten minutes old when they are sent lead to other
+# suspicions, which have expired by then.
 FRESH_SECONDS = 180.0
-"""Age up to which it serves others. Chosen: records that are ten minutes old when they are sent lead to other
-suspicions, which have expired by then."""
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[], Any]) -> Any:

@@ -15,5 +15,6 @@ def may_come_first() -> bool:
 
 
 FIRST = may_come_first()
+
+# What stands before the command of such a process; a test that cannot have it is marked ``alone``.
 COMES_FIRST = ["nice", "-n", "-10"] if FIRST else []
-"""What stands before the command of such a process; a test that cannot have it is marked ``alone``."""

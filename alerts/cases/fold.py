@@ -16,10 +16,10 @@ from alerts.config import FindingConfig
 from alerts.reasoning.corroborate import already_ended
 from slowrank.telemetry import Suspicion
 
+# Of one scope (chosen: each is compared with all others, and names of subjects come from outside). Of more,
+# those that ended first make room, and, for what opens by itself, a suspected one; else new ones are left
+# out.
 MAX_CASES = 256
-"""Of one scope (chosen: each is compared with all others, and names of subjects come from outside). Of more,
-those that ended first make room, and, for what opens by itself, a suspected one; else new ones are left out.
-"""
 
 
 def apply(scope: Scope, batch: Iterable[Suspicion], config: FindingConfig) -> Scope:

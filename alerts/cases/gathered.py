@@ -10,9 +10,9 @@ from alerts.config import FindingConfig
 from alerts.finding import dedup_key
 from slowrank.telemetry import Subject
 
+# Chosen, of the time until evidence suffices: what takes long to show begins gradually or is small, and its
+# onset is as vague. A ramp of 5 % in an hour shows after 30 minutes, on one rank of a node 8 before another.
 _GRADUAL = 0.2
-"""Chosen, of the time until evidence suffices: what takes long to show begins gradually or is small, and its
-onset is as vague. A ramp of 5 % in an hour shows after 30 minutes, on one rank of a node 8 before another."""
 
 
 def slow_together(fresh: Iterable[Case], config: FindingConfig) -> tuple[Case, ...]:

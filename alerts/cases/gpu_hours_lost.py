@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Self
 
+# Event time between two versions of a finding about a stopped job, as between two updates of a detector
+# (``JobStageConfig.update_seconds``): of a stop of ten minutes the last version lacks 5 % at most.
 ACCRUE_SECONDS = 30.0
-"""Event time between two versions of a finding about a stopped job, as between two updates of a detector
-(``JobStageConfig.update_seconds``): of a stop of ten minutes the last version lacks 5 % at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

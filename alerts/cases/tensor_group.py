@@ -20,8 +20,8 @@ from slowrank.telemetry.records import Suspect
 GroupId = tuple[str | None, tuple[tuple[str, int], ...]]
 """The job, and the coordinates that the ranks of a group share."""
 
+# Log-odds of the rank that is clearly slower than its mates (chosen: as one weak hardware sign).
 _SLOWEST = 2.0
-"""Log-odds of the rank that is clearly slower than its mates (chosen: as one weak hardware sign)."""
 
 
 def timing_of(case: Case) -> Suspicion | None:

@@ -11,9 +11,9 @@ from alerts.kinds import IDLE, PLANNED, kind_of
 from alerts.reasoning import hang
 from slowrank.telemetry import HangVote, Subject, Suspicion
 
+# How long machines must work again before a stop counts as over (``CERTAIN_SECONDS`` of
+# ``detectors.job.progress``, a certain stall): a few samples at work are no new step.
 WORK_SECONDS = 60.0
-"""How long machines must work again before a stop counts as over (``CERTAIN_SECONDS`` of
-``detectors.job.progress``, a certain stall): a few samples at work are no new step."""
 
 
 def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:

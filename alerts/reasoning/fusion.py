@@ -26,12 +26,13 @@ from alerts.kinds import kind_of
 from alerts.reasoning.calibration import FITTED, Calibration
 from slowrank.telemetry import Suspicion
 
+# Largest votes of one family (log-odds, chosen): one wrong detector must not outvote all the others.
 FLOOR, CEILING = -4.0, 6.0
-"""Largest votes of one family (log-odds, chosen): one wrong detector must not outvote all the others."""
 
 MACHINE_FAMILIES = frozenset({"clocks", "gpu_memory", "nvlink_pcie", "nic", "host", "event"})
+
+# Probability from which another explanation is listed (chosen: 5 %).
 MENTIONED_ABOVE = 0.05
-"""Probability from which another explanation is listed (chosen: 5 %)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,40 +26,40 @@ from collections.abc import Collection, Iterable
 from slowrank.telemetry import Evidence, HangVote, Suspicion
 from slowrank.telemetry.records import Suspect
 
+# Share of a job's nodes that must vote (chosen: the node that all others wait for often does not).
 NODE_SHARE = 0.9
-"""Share of a job's nodes that must vote (chosen: the node that all others wait for often does not)."""
+# Log-odds from which the vote of an idle node counts; a weaker one only supports a hang that others have
+# found (chosen: between the votes of nodes that may be idle, 0.5, and that are, 3).
 PROOF = 1.0
-"""Log-odds from which the vote of an idle node counts; a weaker one only supports a hang that others have
-found (chosen: between the votes of nodes that may be idle, 0.5, and that are, 3)."""
 
+# Nodes are read once a second, each at its own moment: closer onsets have no order.
 ONSET_APART_SECONDS = 1.5
-"""Nodes are read once a second, each at its own moment: closer onsets have no order."""
 
+# An announced pause longer than this may be a hang (chosen: checkpoints take minutes).
 LONGEST_PAUSE_SECONDS = 600.0
-"""An announced pause longer than this may be a hang (chosen: checkpoints take minutes)."""
 
+# How long before the row of the last step the pause after it may have been announced (chosen: a few steps;
+# more would excuse stalls of later steps).
 DECLARED_BEFORE_SECONDS = 5.0
-"""How long before the row of the last step the pause after it may have been announced (chosen: a few
-steps; more would excuse stalls of later steps)."""
 
+# With telemetry from a smaller share of its machines no hang of a job is found (chosen: half).
 REPORTING_SHARE = 0.5
-"""With telemetry from a smaller share of its machines no hang of a job is found (chosen: half)."""
 
 _SPINNING = "gpu.spinning_ratio"
 
+# Evidence of a vote that the clock of its node is off.
 CLOCK = "host.clock_offset_seconds"
-"""Evidence of a vote that the clock of its node is off."""
 
+# Shares of a node's GPUs: it spins from the first on, and does not below the second. More than the second is
+# also the share of nodes that must spin for another one to stand out (chosen: a majority).
 _SPINS, _SPINS_NOT = 0.9, 0.5
-"""Shares of a node's GPUs: it spins from the first on, and does not below the second. More than the second is
-also the share of nodes that must spin for another one to stand out (chosen: a majority)."""
 
+# Most nodes named as suspects (chosen: what a person checks at once).
 _NAMED = 3
-"""Most nodes named as suspects (chosen: what a person checks at once)."""
 
+# Probability that one of them is the node that the others wait for: the lower bound of 59 in 60 simulated
+# hangs (`python -m benchmarks quality --part hang`, seeds 1590 to 1619 and 1640 to 1669).
 _AMONG_NAMED = 0.9
-"""Probability that one of them is the node that the others wait for: the lower bound of 59 in 60 simulated
-hangs (`python -m benchmarks quality --part hang`, seeds 1590 to 1619 and 1640 to 1669)."""
 
 
 def votes_among(suspicions: Iterable[Suspicion]) -> list[HangVote]:

@@ -7,8 +7,8 @@ from alerts.kinds import kind_of
 from alerts.report.cost import ActionCosts, rebalance_cost, restart_cost, should_act
 from alerts.report.duration import law_of
 
+# Of ``heals_within_10_min``: the mean duration of compute fail-slow (``duration.COMPUTE``).
 _HORIZON_SECONDS = 600.0
-"""Of ``heals_within_10_min``: the mean duration of compute fail-slow (``duration.COMPUTE``)."""
 
 
 @dataclass(frozen=True, slots=True)

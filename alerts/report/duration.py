@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from alerts.kinds import kind_of
 
+# Probability of lasting so long below which its own expectation would be a quotient of rounding errors.
 _HEALED = 1e-12
-"""Probability of lasting so long below which its own expectation would be a quotient of rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,9 @@ def _above(z: float) -> float:
 COMPUTE = Lognormal(600.0, 1.2)
 CONGESTION = Lognormal(1440.0, 1.2)
 LARGE_JOB = Lognormal(4320.0, 1.3)
+
+# GPUs from which a job has the longer law (Greyhound: jobs of 512 GPUs and more).
 _LARGE = 512
-"""GPUs from which a job has the longer law (Greyhound: jobs of 512 GPUs and more)."""
 
 
 def law_of(hypothesis: str, gpus: int) -> Lognormal:

@@ -11,13 +11,13 @@ from alerts.finding import Eviction
 from alerts.report.cost import ActionCosts, restart_cost
 from slowrank.telemetry.records import Suspect
 
+# The set grows until it holds the culprit so surely. Chosen: just below what the suspects of a hang hold
+# together (0.9), so that a node more is worth it only where it is a suspect like the others.
 ENOUGH = 0.85
-"""The set grows until it holds the culprit so surely. Chosen: just below what the suspects of a hang hold
-together (0.9), so that a node more is worth it only where it is a suspect like the others."""
+# Below, evicting would more likely miss the culprit than remove it (chosen).
 LEAST = 0.5
-"""Below, evicting would more likely miss the culprit than remove it (chosen)."""
+# Chosen: the nodes of one parallel group; more spares are rarely at hand.
 MOST_NODES = 8
-"""Chosen: the nodes of one parallel group; more spares are rarely at hand."""
 
 
 def eviction(suspects: Sequence[Suspect], *, gpus: int, costs: ActionCosts) -> Eviction | None:

@@ -15,12 +15,13 @@ from alerts.report.severity import IMPACT
 from alerts.report.title import place
 from slowrank.telemetry.records import Subject
 
+# Pieces of evidence that are put into sentences (chosen: what is read at night; the finding has all).
 MOST_EVIDENCE = 6
-"""Pieces of evidence that are put into sentences (chosen: what is read at night; the finding has all)."""
+# Standard deviation of a normal distribution over its median absolute deviation.
 _MAD_TO_SD = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
+# Below so many peers the confidence is capped (``alerts.reasoning.fusion``).
 _FEW_PEERS = 3
-"""Below so many peers the confidence is capped (``alerts.reasoning.fusion``)."""
+
 _HARDWARE = ("gpu.", "nic.", "host.", "xid.")
 _DEFAULTS = FindingConfig()
 

@@ -17,8 +17,9 @@ Theme = Literal["light", "dark"]
 WIDTH = 640
 _LEFT, _RIGHT, _TOP = 64, 8, 40
 _PLOT, _GAP, _STRIP = 92, 26, 34
+
+# Characters of a heading (chosen: what fits the width).
 MAX_TEXT = 110
-"""Characters of a heading (chosen: what fits the width)."""
 # XML 1.0 forbids most control characters, surrogates and two non-characters, escaped or not; directional
 # marks would reorder the text beside them.
 _FORBIDDEN = re.compile(

@@ -6,11 +6,11 @@ from alerts.kinds import kind_of
 from alerts.xid_kinds import RECOVERY
 from slowrank.telemetry import Suspicion
 
+# Evidence whose value is the action asked for, as NVML numbers them: from the kernel log, and from NVML.
 METRICS = (RECOVERY, "gpu.recovery_action")
-"""Evidence whose value is the action asked for, as NVML numbers them: from the kernel log, and from NVML."""
 
+# Actions that no reset or reboot replaces.
 _SETTLED = ("CONTACT_SUPPORT", "HARDWARE_INSPECTION", "REPLACE_CABLE")
-"""Actions that no reset or reboot replaces."""
 
 
 def asked_for(hypothesis: str, suspicions: Iterable[Suspicion]) -> str:

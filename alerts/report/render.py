@@ -26,18 +26,20 @@ from alerts.report.title import places, title
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Severity, Suspect
 
+# Pieces of evidence in a finding (chosen: what a person reads).
 MAX_EVIDENCE = 24
-"""Pieces of evidence in a finding (chosen: what a person reads)."""
+# Of a group on one node, made of its ranks' cases, and of one over several nodes.
 _ONE_OF_THEM = {
     True: "One of them is slow; step times do not show which.",
     False: "One of them is slow and the others wait for it, or all became slow by what they share (a switch, "
     "storage, their batch); step times do not show which.",
 }
-"""Of a group on one node, made of its ranks' cases, and of one over several nodes."""
+
 MACHINES = ("gpu", "node", "rank", "group", "nic", "link")
+
+# Confidence from which a finding weighs acting against waiting; below, that advice would be a guess (chosen:
+# the confidence of ``error``).
 SURE_ENOUGH = 0.7
-"""Confidence from which a finding weighs acting against waiting; below, that advice would be a guess (chosen:
-the confidence of ``error``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from slowrank.telemetry import Subject
 from slowrank.telemetry.records import Severity
 
 ORDER: tuple[Severity, ...] = ("info", "warning", "error", "critical")
+
+# A job is measurably hurt from the first on, and until it is back below the second (chosen: 5 %, with 2 % of
+# hysteresis): with one limit, a job near it would page again and again.
 IMPACT, RELIEF = 1.05, 1.03
-"""A job is measurably hurt from the first on, and until it is back below the second (chosen: 5 %, with 2 % of
-hysteresis): with one limit, a job near it would page again and again."""
 
 
 def hurts(job_slowdown: float | None, before: bool) -> bool:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from alerts.kinds import kind_of
 from slowrank.telemetry import Subject
 
+# Characters (chosen: one line of a terminal or of a chat).
 MAX_TITLE = 120
-"""Characters (chosen: one line of a terminal or of a chat)."""
 
+# Nodes that are named of a group (chosen: as many as are evicted together).
 _MOST_NODES = 8
-"""Nodes that are named of a group (chosen: as many as are evicted together)."""
 
 
 def title(

@@ -25,11 +25,11 @@ from store.findings.search import FindingFilter, find
 
 router = APIRouter(prefix="/api/v2/alerts", tags=["alertmanager"], dependencies=[Security(PASSWORD)])
 
+# Alerts of an answer: the API has no pages. Chosen: some 10 MB; whoever has more filters by cluster.
 MOST = 5000
-"""Alerts of an answer: the API has no pages. Chosen: some 10 MB; whoever has more filters by cluster."""
+# Limit of the time for filters and silences. Chosen: a hundred times what 16 regexes take for ``MOST``
+# alerts.
 MATCHING_SECONDS = 5.0
-"""Limit of the time for filters and silences. Chosen: a hundred times what 16 regexes take
-for ``MOST`` alerts."""
 # As Alertmanager shows alerts without an end by default (resolve_timeout).
 _ENDS_AFTER = timedelta(minutes=5)
 

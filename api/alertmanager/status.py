@@ -13,8 +13,8 @@ from slowrank import __version__
 
 router = APIRouter(prefix="/api/v2", tags=["alertmanager"], dependencies=[Security(PASSWORD)])
 
+# The one receiver: to which webhooks a finding goes is no matter of its labels alone.
 RECEIVER = {"name": "slowrank"}
-"""The one receiver: to which webhooks a finding goes is no matter of its labels alone."""
 # What a client may parse; there is no configuration of this kind.
 _CONFIG = "route:\n  receiver: slowrank\nreceivers:\n- name: slowrank\n"
 _STARTED_AT = datetime.now(UTC)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from api.security.ssrf import Refused
 from slowrank.settings import MAIL_ADDRESS
 
+# Syntax of the URL of an endpoint that gets mail: one address, no header (RFC 6068 would allow both).
 MAILTO_PATTERN = f"^mailto:{MAIL_ADDRESS}$"
-"""Syntax of the URL of an endpoint that gets mail: one address, no header (RFC 6068 would allow both)."""
+# Characters of an address (RFC 5321, erratum 1690).
 MAX_ADDRESS = 254
-"""Characters of an address (RFC 5321, erratum 1690)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from slowrank.foreign.series import as_name, gpu_of, job_of, nic_of, node_of, pl
 from slowrank.telemetry.checks import BadRecord, check_event
 from slowrank.telemetry.records import NodeEvent
 
+# Label or annotation by which an alert names the kind of finding that it argues for.
 KIND_LABEL = "slowrank_kind"
-"""Label or annotation by which an alert names the kind of finding that it argues for."""
+# Bytes of a notification. Chosen: a thousand alerts of 2 kB; Alertmanager sends a group at once.
 MAX_BODY = 2 * 2**20
-"""Bytes of a notification. Chosen: a thousand alerts of 2 kB; Alertmanager sends a group at once."""
+# Characters. Chosen: a few sentences; the whole text is with the sender of the alert.
 MAX_MESSAGE = 400
-"""Characters. Chosen: a few sentences; the whole text is with the sender of the alert."""
+
 _SEVERITIES: Mapping[str, Literal["info", "warning", "error", "critical"]] = {
     **{"critical": "critical", "page": "critical", "error": "error", "warning": "warning", "info": "info"},
 }

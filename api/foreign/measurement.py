@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# Series, points and labels of a request, those of a resource once more with each of its points. Chosen: four
+# times a batch of the Collector's default size, 8,192 points, with 30 labels each. In protobuf one may have
+# two bytes: without the limit a body of 1 MB filled gigabytes.
 MAX_PARTS = 1_000_000
-"""Series, points and labels of a request, those of a resource once more with each of its points. Chosen: four
-times a batch of the Collector's default size, 8,192 points, with 30 labels each. In protobuf one may have two
-bytes: without the limit a body of 1 MB filled gigabytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from api.foreign.measurement import BadBody, Decoded, Measurement
 from slowrank.foreign.series import plain
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
+
+# Bytes of a request. Chosen: four times a batch of the Collector's default size, 8,192 points.
 MAX_BODY = 4 * 2**20
-"""Bytes of a request. Chosen: four times a batch of the Collector's default size, 8,192 points."""
 
 _UNUSED = ("histogram", "exponential_histogram", "summary")
 

@@ -11,8 +11,8 @@ from api.foreign.ticks import SendingNode, Ticks, WriteScope
 from api.ingest import Sink
 from slowrank.telemetry import Record
 
+# Records kept while the sink is unavailable, from which no more are taken. Chosen: some 15 MB.
 MAX_UNSENT = 10_000
-"""Records kept while the sink is unavailable, from which no more are taken. Chosen: some 15 MB."""
 
 
 class Full(Exception):

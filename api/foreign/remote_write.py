@@ -14,11 +14,14 @@ from api.foreign.measurement import BadBody, Decoded, Measurement
 from slowrank.foreign.series import plain
 
 MAX_BODY = 2 * 2**20
+
+# Bytes of a request. Chosen: thirty times a request of 2,000 series, the most that Prometheus sends by
+# default, which has some 60 kB, and 500 kB inflated.
 MAX_INFLATED = 16 * 2**20
-"""Bytes of a request. Chosen: thirty times a request of 2,000 series, the most that Prometheus sends by
-default, which has some 60 kB, and 500 kB inflated."""
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
+
+# Messages with their fields: name, number, type, and of repeated fields the message (``*``: no message).
 _MESSAGES: dict[str, tuple[tuple[str, int, int, str], ...]] = {
     "Label": (("name", 1, _FIELD.TYPE_STRING, ""), ("value", 2, _FIELD.TYPE_STRING, "")),
     "Sample": (("value", 1, _FIELD.TYPE_DOUBLE, ""), ("timestamp", 2, _FIELD.TYPE_INT64, "")),
@@ -30,7 +33,6 @@ _MESSAGES: dict[str, tuple[tuple[str, int, int, str], ...]] = {
     ),
     "WriteRequest": (("timeseries", 1, _FIELD.TYPE_MESSAGE, "TimeSeries"),),
 }
-"""Messages with their fields: name, number, type, and of repeated fields the message (``*``: no message)."""
 
 
 def message_types() -> dict[str, Any]:

@@ -27,27 +27,30 @@ from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS, Own
 
 Source = Literal["remote_write", "otlp"]
 
+# Prometheus sends what it has at the latest after 5 s (``batch_send_deadline``), each shard on its own.
 SETTLE_SECONDS = 6.0
-"""Prometheus sends what it has at the latest after 5 s (``batch_send_deadline``), each shard on its own."""
+# How long the first round waits for a second one, which shows the resolution. Chosen: Prometheus' default
+# interval, the longest that is usual.
 UNKNOWN_SECONDS = 60.0
-"""How long the first round waits for a second one, which shows the resolution. Chosen: Prometheus' default
-interval, the longest that is usual."""
+# Share of the resolution that one round covers: scrapes are jittered by a few per cent.
 ROUND = 0.9
-"""Share of the resolution that one round covers: scrapes are jittered by a few per cent."""
-MAX_RESOLUTION_SECONDS = 300.0
-MAX_NODES = 20_000
-"""Nodes that may send to one process. Chosen: one with 500 series takes 0.2 MB while a round waits."""
-MAX_WAITING = 20_000
-"""Measurements of one node that wait. Chosen: ten rounds of 2,000 series."""
-MAX_WAITING_IN_ALL = 1_000_000
-"""Measurements of all nodes that wait. Chosen: 0.4 GB (measured: 0.4 kB each), 2,000 nodes of 500 series."""
-MAX_NAMES = 1000
-"""Unknown metric names that are counted one by one; the others as ``other``."""
-FORGET_SECONDS = 3600.0
-"""A node without measurements for so long makes room for another. Chosen: its exporter restarts sooner."""
 
+MAX_RESOLUTION_SECONDS = 300.0
+
+# Nodes that may send to one process. Chosen: one with 500 series takes 0.2 MB while a round waits.
+MAX_NODES = 20_000
+# Measurements of one node that wait. Chosen: ten rounds of 2,000 series.
+MAX_WAITING = 20_000
+# Measurements of all nodes that wait. Chosen: 0.4 GB (measured: 0.4 kB each), 2,000 nodes of 500 series.
+MAX_WAITING_IN_ALL = 1_000_000
+# Unknown metric names that are counted one by one; the others as ``other``.
+MAX_NAMES = 1000
+# A node without measurements for so long makes room for another. Chosen: its exporter restarts sooner.
+FORGET_SECONDS = 3600.0
+
+# Gaps of a series of which the shortest is its interval. Chosen: four scrapes in a row may be missed.
 _GAPS = 5
-"""Gaps of a series of which the shortest is its interval. Chosen: four scrapes in a row may be missed."""
+
 _SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
 
 

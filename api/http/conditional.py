@@ -9,12 +9,12 @@ from fastapi import Request, Response
 
 from api.http.problems import Problem
 
+# Documents the answer 304.
 UNCHANGED = {"description": "Unchanged."}
-"""Documents the answer 304."""
+# Bytes from which an answer is compressed. Chosen: a list of findings stays plain, a heat map does not.
 COMPRESSED_FROM = 32 * 1024
-"""Bytes from which an answer is compressed. Chosen: a list of findings stays plain, a heat map does not."""
+# Chosen: most of the gain at a fraction of the time of the default, 9.
 GZIP_LEVEL = 4
-"""Chosen: most of the gain at a fraction of the time of the default, 9."""
 
 
 def etag(value: object) -> str:

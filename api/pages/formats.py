@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from api.http.times import rfc3339
 
+# By the digit of a GPU's pip and of a rail; "ok" where nothing is open.
 SEVERITIES = ("ok", "info", "warning", "error", "critical")
-"""By the digit of a GPU's pip and of a rail; "ok" where nothing is open."""
 
 
 def duration(seconds: float) -> str:

@@ -29,8 +29,9 @@ from store.findings.backtests import Backtest, State
 
 router = APIRouter(prefix="/api/v1/backtests", tags=["backtests"], route_class=IdempotentRoute)
 
+# Lines that are looked at before a recording is taken (chosen: a file of another format shows at once).
 LOOKED_AT = 100
-"""Lines that are looked at before a recording is taken (chosen: a file of another format shows at once)."""
+
 _EXAMPLE: dict[str, Any] = {
     "id": "bkt_01KB2P8TA0Q6N3X1R5J7M9V4CE",
     "state": "done",

@@ -19,8 +19,9 @@ router = APIRouter(tags=["health"])
 # Six heartbeats missed: processes send one every ten seconds or less.
 STALE = timedelta(seconds=60)
 PROCESSES = ("streams", "notifier")
+
+# Servers that a process may wait for: it is alive, and does nothing.
 SERVERS = ("database", "kafka")
-"""Servers that a process may wait for: it is alive, and does nothing."""
 
 
 @router.get("/healthz")

@@ -23,8 +23,9 @@ from store.findings import silences
 
 router = APIRouter(prefix="/api/v1/silences", tags=["silences"], route_class=IdempotentRoute)
 
+# Chosen: a silence that outlasts a year is a rule, and nobody remembers to end it.
 MAX_DAYS = 366
-"""Chosen: a silence that outlasts a year is a rule, and nobody remembers to end it."""
+
 _EXAMPLE: dict[str, Any] = {
     "id": "sil_01KB2P8TA0Q6N3X1R5J7M9V4CE",
     "status": {"state": "active"},
@@ -39,9 +40,10 @@ _EXAMPLE: dict[str, Any] = {
 # longest label has characters.
 _MAX_REPEATS = 2
 _UNSAFE = re.compile(r"\)\s*[*+?{]|\(\?|\\[1-9]")
+
+# Chosen: some 10 ms for a regex and a label; two repetitions beside a group of seven alternatives.
 _REPEAT_CHOICES = 128
 _MAX_CHOICES = 2**18
-"""Chosen: some 10 ms for a regex and a label; two repetitions beside a group of seven alternatives."""
 
 
 class MatcherBody(BaseModel):

@@ -18,8 +18,9 @@ router = APIRouter(prefix="/api/v1/events", tags=["findings"])
 
 # A connection each; a person needs one for each open page.
 STREAMS_PER_KEY = 4
+
+# Time between two checks of the key of a stream. Chosen: that between two pings.
 CHECK_SECONDS = 15.0
-"""Time between two checks of the key of a stream. Chosen: that between two pings."""
 
 
 @router.get(

@@ -46,10 +46,11 @@ _TELEMETRY_PATHS = frozenset({"/api/v1/write", "/v1/metrics"})
 _bearer = HTTPBearer(auto_error=False, scheme_name="key", description="`slowrank key create` makes one.")
 # Where clients of Alertmanager ask, some of which can send a password only.
 _PASSWORD_PATHS = "/api/v2/"
+
+# Documents that a key may be the password; ``authenticated`` reads it.
 PASSWORD = HTTPBasic(
     auto_error=False, scheme_name="password", description="A key as password, with any user name."
 )
-"""Documents that a key may be the password; ``authenticated`` reads it."""
 CredentialsDep = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 

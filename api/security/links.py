@@ -13,8 +13,8 @@ from typing import Literal
 
 from store.retention import EVENT_DAYS
 
+# As long as the event that the link was sent for is stored.
 LIFE = timedelta(days=EVENT_DAYS)
-"""As long as the event that the link was sent for is stored."""
 
 # What HMAC-SHA256 is cut to at most (RFC 2104, 5: no less than half of it, nor than 80 bits).
 _MAC_BYTES = 16

@@ -11,8 +11,8 @@ from psycopg.types.json import Jsonb
 from alerts.finding import Finding, dedup_key, finding_id
 from slowrank.telemetry.records import Subject
 
+# Ranks of the job, and its roll-ups of 10 s.
 RANKS, BUCKETS = 1024, 500
-"""Ranks of the job, and its roll-ups of 10 s."""
 
 # One finding in a thousand is open, on a node of its own; a tenth of them are of the job.
 _FINDINGS = """

@@ -21,10 +21,10 @@ from benchmarks.api.servers import api, new_keys, trivial
 from benchmarks.database import own_database
 from store.pool import open_pool
 
+# Goal of the product for a heat map of this size.
 HEATMAP_BYTES = 300_000
-"""Goal of the product for a heat map of this size."""
+# Each may read 20 times a second.
 KEYS = 64
-"""Each may read 20 times a second."""
 
 
 def main(argv: list[str]) -> int:

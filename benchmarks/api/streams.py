@@ -24,14 +24,14 @@ from benchmarks.database import own_database
 from benchmarks.delivery.feed import Feed, Planned
 from store.pool import open_pool
 
+# Streams that a key may have open.
 PER_KEY = 4
-"""Streams that a key may have open."""
+# Clients of one loopback address: half of the connections of an API may be of one.
 PER_ADDRESS = 250
-"""Clients of one loopback address: half of the connections of an API may be of one."""
+# Goal of the product for the last of all clients.
 LATEST_SECONDS = 1.0
-"""Goal of the product for the last of all clients."""
+# Bytes by which the API may grow with all clients, some of which do not read (chosen: 0.2 MB each).
 MEMORY = 200 * 2**20
-"""Bytes by which the API may grow with all clients, some of which do not read (chosen: 0.2 MB each)."""
 
 
 @dataclass(slots=True)

@@ -34,12 +34,14 @@ from streams.runtime.kafka.offsets import Probe
 ROLES: tuple[Role, ...] = ("detect", "sink")
 SENT = (NODE_SAMPLES, NODE_EVENTS, JOB_STEPS)
 WEBHOOK_SECONDS = 10.0
+
+# By how much a group may be further behind at the end of the run than at its beginning, by a straight line
+# through all looks. Chosen: less than one look differs from the next, because rows are stored once a bucket
+# of ten seconds has passed; of ten minutes it is 0.3 % of the load.
 RISE_SECONDS = 2.0
-"""By how much a group may be further behind at the end of the run than at its beginning, by a straight line
-through all looks. Chosen: less than one look differs from the next, because rows are stored once a bucket of
-ten seconds has passed; of ten minutes it is 0.3 % of the load."""
+# Not part of the figures: the baselines are learnt.
 WARM_SECONDS = 120.0
-"""Not part of the figures: the baselines are learnt."""
+
 _DRAIN_SECONDS = 120.0
 _SAMPLE_SECONDS = 5.0
 

@@ -22,8 +22,8 @@ from simulator.cluster.layout import one_job
 from slowrank.telemetry import NodeEvent, Record, encode
 from streams.runtime.kafka.record_producer import key_of, topic_of
 
+# Nodes of a simulated job of 8 GPUs and 8 NICs each; further nodes are copies of it under other names.
 UNIT = 64
-"""Nodes of a simulated job of 8 GPUs and 8 NICs each; further nodes are copies of it under other names."""
 
 CLUSTER = "capacity"
 XID = "xid.79"

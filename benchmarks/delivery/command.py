@@ -37,8 +37,9 @@ from store.pool import open_pool
 EVENTS = ("opened", "updated", "escalated", "acknowledged", "resolved", "reopened")
 TEMPLATE = {name: f"{{{{ finding.{name} }}}}" for name in ("id", "status", "severity")}
 ISSUED = {"opsgenie": OPSGENIE_KEY, "pagerduty": PAGERDUTY_KEY, "slack_bot": SLACK_TOKEN}
+
+# The shortest that the settings allow: after a kill the deliveries it cut off wait that long.
 LEASE_SECONDS = 20
-"""The shortest that the settings allow: after a kill the deliveries it cut off wait that long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

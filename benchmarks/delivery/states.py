@@ -176,5 +176,6 @@ _MODELS: dict[str, Callable[[], Model]] = {
     "slack_bot": _slack_bot,
     "email": _email,
 }
+
+# Names of the receivers: of every format.
 RECEIVERS = tuple(_MODELS)
-"""Names of the receivers: of every format."""

@@ -42,12 +42,14 @@ Row = tuple[float, bool]
 """Confidence of a finding, and whether the machine it names was at fault."""
 
 LOWEST, SPAN = -20.0, 120.0
+
+# Returns the log-odds in a range that no cap reaches.
 LINEAR = Calibration("linear", ((LOWEST, 0.0), (LOWEST + SPAN, 1.0)))
-"""Returns the log-odds in a range that no cap reaches."""
 
 MACHINES = ("gpu", "rank", "node", "nic")
+
+# Kinds that accuse no machine.
 ASIDES = ("exporter.", "host.clock_skew", "self", "hang.idle")
-"""Kinds that accuse no machine."""
 
 NODES, GPUS, SECONDS = 4, 8, 200.0
 BENIGN = (
@@ -58,10 +60,11 @@ BENIGN = (
     Workload(spike_every=15, spike_factor=2.5),
     Workload(checkpoint_every=25),
 )
+
+# Of a randomised job (chosen: larger ones take minutes).
 MOST_RANKS = 64
-"""Of a randomised job (chosen: larger ones take minutes)."""
+# First seed by use: at most 5,000 draws of each source.
 FIRST = {"fit": 0, "report": 5_000}
-"""First seed by use: at most 5,000 draws of each source."""
 
 
 @dataclass(frozen=True, slots=True)

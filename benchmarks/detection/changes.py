@@ -28,6 +28,8 @@ Floats = NDArray[np.float64]
 ALARM = 0.9
 BEFORE, AFTER = 500, 100
 WITHIN = 60
+
+# Name → shift and factor of the standard deviation.
 EFFECTS: dict[str, tuple[float, float]] = {
     "+1σ": (1.0, 1.0),
     "+2σ": (2.0, 1.0),
@@ -35,7 +37,6 @@ EFFECTS: dict[str, tuple[float, float]] = {
     "sd ×2": (0.0, 2.0),
     "sd ×3": (0.0, 3.0),
 }
-"""Name → shift and factor of the standard deviation."""
 
 
 @dataclass(frozen=True, slots=True)

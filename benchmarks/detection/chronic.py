@@ -32,8 +32,9 @@ Floats = npt.NDArray[np.float64]
 
 DAY = 86_400.0
 SHARED, SHARED_TIMES = 0.1, 4.0
+
+# What a job adds to a GPU's difference, as a share of how much GPUs differ.
 JOB_SHARE = 0.3
-"""What a job adds to a GPU's difference, as a share of how much GPUs differ."""
 
 DAY_NOISE = 0.001
 

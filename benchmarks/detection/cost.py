@@ -26,13 +26,15 @@ from streams.pipeline import local_pipeline
 NODES, GPUS, STEP_SECONDS = 2, 4, 1.5
 # Without drift: it follows the time of day, at which a slow and a healthy run are at different steps.
 WORKLOAD = Workload(drift_cv=0.0, announced=True)
+
+# Seeds of the report; no threshold was chosen on them.
 REPORT_SEEDS = range(2000, 2008)
-"""Seeds of the report; no threshold was chosen on them."""
 
 TOLERANCE = 0.05
 ONSET = 240.0
+
+# After so many usual step times without a step the job counts as standing still.
 _STILL_STEPS = 5.0
-"""After so many usual step times without a step the job counts as standing still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,9 @@ from streams.node.minute_means import MinuteSums
 from streams.runtime.gc_tuning import collect_less_often
 
 UNIT, PARTITIONS, BATCH, MINUTES = 64, 7, 16, 5
+
+# Squared distance over all features: with independent features one node in a thousand is outside.
 THRESHOLD = 60.0
-"""Squared distance over all features: with independent features one node in a thousand is outside."""
 
 
 def main(argv: list[str]) -> int:

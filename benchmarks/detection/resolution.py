@@ -18,6 +18,8 @@ from streams.pipeline import local_pipeline
 
 INTERVALS = (5.0, 15.0, 30.0, 60.0)
 ONSET, SECONDS = 3600.0, 5000.0
+
+# Faults, and the kinds of finding that name them.
 KINDS = {
     "ecc_uncorrectable": ("ecc.uncorrectable",),
     "ecc_storm": ("ecc.correctable_rate",),
@@ -31,7 +33,6 @@ KINDS = {
     "host_contention": ("host.cpu_contention",),
     "node_silent": ("exporter.stale", "node.silent"),
 }
-"""Faults, and the kinds of finding that name them."""
 
 _OF_A_NODE = ("link_errors", "host_contention", "node_silent")
 

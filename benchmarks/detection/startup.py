@@ -21,9 +21,11 @@ from streams.pipeline import local_pipeline
 Floats = npt.NDArray[np.float64]
 
 T0, GPUS = 1_795_160_000.0, 8
-REPORT_SEEDS = 1000
-"""First seed of the report; no threshold was chosen on these seeds."""
 
+# First seed of the report; no threshold was chosen on these seeds.
+REPORT_SEEDS = 1000
+
+# Range of the usual seconds of a phase.
 USUAL = {
     "image": (30.0, 600.0),
     "environment": (5.0, 60.0),
@@ -31,7 +33,6 @@ USUAL = {
     "checkpoint_load": (20.0, 300.0),
     "first_step": (15.0, 120.0),
 }
-"""Range of the usual seconds of a phase."""
 
 LATE_SECONDS, TWICE = 30.0, 0.05
 GIVE_UP_SECONDS = 1900.0

@@ -15,8 +15,8 @@ from slowrank.telemetry.schema import (
     Dtype,
 )
 
+# Columns missing on nodes with GPUs before Hopper or with MIG, and without clock synchronisation.
 BARE = ("gpu.tensor_active_ratio", "gpu.dram_active_ratio", "host.clock_offset_seconds")
-"""Columns missing on nodes with GPUs before Hopper or with MIG, and without clock synchronisation."""
 
 _SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
 COLUMNS = (*_SCHEMA.gpu.names, *_SCHEMA.nic.names, *_SCHEMA.host.names)

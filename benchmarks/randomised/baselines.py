@@ -21,8 +21,9 @@ RATIOS = (1.02, 1.03, 1.05, 1.07, 1.10, 1.15, 1.20, 1.30, 1.50, 2.00)
 DEVIATIONS = (3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0)
 STEPS = 20
 TIMES = 3
+
+# Least scale of z, relative (chosen): healthy steps of one rank vary by 0.9-2.4 % (ST trace).
 FLOOR = 0.01
-"""Least scale of z, relative (chosen): healthy steps of one rank vary by 0.9-2.4 % (ST trace)."""
 
 
 class Timings(NamedTuple):

@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.randomised.layout import Floats, Places
 
+# Share of the backward pass in the work of a micro-batch: two matrix products of three.
 BACKWARD = 2 / 3
-"""Share of the backward pass in the work of a micro-batch: two matrix products of three."""
 
 
 class Work(NamedTuple):

@@ -15,8 +15,8 @@ from benchmarks.randomised.job import MOST_RANKS, JobPlan, draw_companion, draw_
 from benchmarks.randomised.timeline import Run, simulate
 from benchmarks.randomised.truth import Truth, truth_of
 
+# How long nodes and other jobs send rows after the job's end event.
 GOES_ON_SECONDS = 300.0
-"""How long nodes and other jobs send rows after the job's end event."""
 
 
 def write_job(seed: int, path: Path, *, most_ranks: int = MOST_RANKS, kind: Kind | None = None) -> Truth:

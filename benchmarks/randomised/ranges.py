@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import numpy as np
 
+# Seeds that may be looked into, to improve detectors.
 TUNING = range(0, 10_000)
-"""Seeds that may be looked into, to improve detectors."""
 
+# Seeds that are scored once per release, and whose jobs are never looked into.
 REPORT = range(1_000_000, 1_010_000)
-"""Seeds that are scored once per release, and whose jobs are never looked into."""
 
 SETS = {"tuning": TUNING, "report": REPORT}
 

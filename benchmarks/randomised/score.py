@@ -13,11 +13,11 @@ from benchmarks.randomised.truth import Truth, Unit
 
 Finding = Mapping[str, Any]
 
+# Subjects that name hardware; a finding about a job or the telemetry is no accusation.
 ACCUSED = ("rank", "gpu", "group", "node", "nic", "link", "rack", "switch")
-"""Subjects that name hardware; a finding about a job or the telemetry is no accusation."""
 
+# Kinds about telemetry, starts and losses: they do not report their subject as slow.
 NO_ACCUSATION = ("exporter.", "self.", "host.clock_skew", "startup.", "training.")
-"""Kinds about telemetry, starts and losses: they do not report their subject as slow."""
 
 WITHIN = (5, 10, 20)
 

@@ -16,23 +16,22 @@ from benchmarks.randomised.timeline import Attempt, Run
 
 Unit = dict[str, Any]
 
+# Chosen: with two peers the median is their mean, so one odd peer shifts the comparison.
 LEAST_PEERS = 3
-"""Chosen: with two peers the median is their mean, so one odd peer shifts the comparison."""
 
+# Same-role ranks differ by 1-2 % for good (ST trace: P99 of healthy ratios 1.2-1.7 %).
 LEAST_EFFECT = 0.02
-"""Same-role ranks differ by 1-2 % for good (ST trace: P99 of healthy ratios 1.2-1.7 %)."""
 
+# Steps in force; assumption: less is a disturbance.
 LEAST_STEPS = 20
-"""Steps in force; assumption: less is a disturbance."""
 
+# Shift of the unit's mean over its window, in standard deviations of such means without the fault.
+#
+# Chosen: P(Z > 6) = 1e-9, so 8e-6 of 8,192 Gaussian ranks exceed it in a step; real noise has heavier tails.
 LEAST_SHARPNESS = 6.0
-"""Shift of the unit's mean over its window, in standard deviations of such means without the fault.
 
-Chosen: P(Z > 6) = 1e-9, so 8e-6 of 8,192 Gaussian ranks exceed it in a step; real noise has heavier tails.
-"""
-
+# Steps in force that are counted (chosen): 100 steps take up to 100 minutes; later is of little use.
 LONGEST_WINDOW = 100
-"""Steps in force that are counted (chosen): 100 steps take up to 100 minutes; later is of little use."""
 
 
 @dataclass(frozen=True, slots=True)

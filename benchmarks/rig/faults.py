@@ -17,9 +17,9 @@ from benchmarks.rig.cluster import Cluster
 from benchmarks.rig.network import run
 from benchmarks.rig.relay import relayed
 
+# Of what the rank uses, in microseconds of wall time. The rank waits most of a step, and its step then takes
+# some four times as long as its work.
 _QUOTA_SHARE, _QUOTA_PERIOD = 0.25, 1_000_000
-"""Of what the rank uses, in microseconds of wall time. The rank waits most of a step, and its step then takes
-some four times as long as its work."""
 
 Make = Callable[[Cluster, int], AbstractContextManager[None]]
 """Makes the fault on a rank, or on its node, for as long as the context lasts."""

@@ -19,8 +19,9 @@ from servers.process import Process
 from benchmarks.rig.network import HUB_ADDRESS
 
 ROOT = Path(__file__).resolve().parents[2]
+
+# The command ``slowrank`` of this checkout.
 SLOWRANK = [sys.executable, "-c", "from cli import main; main()"]
-"""The command ``slowrank`` of this checkout."""
 
 _READY_SECONDS = 240.0
 # Findings of so short a memory suffice, and a worker that starts has little to read again.

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+# Interfaces of a node: for telemetry, and for its training job. Faults of links are made on the second.
 MANAGEMENT, FABRIC = "eth0", "eth1"
-"""Interfaces of a node: for telemetry, and for its training job. Faults of links are made on the second."""
 
+# Address of Kafka on the management network, in a namespace of its own.
 HUB_ADDRESS = "10.77.0.1"
-"""Address of Kafka on the management network, in a namespace of its own."""
 
 
 class NotPermitted(RuntimeError):

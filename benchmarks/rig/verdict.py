@@ -9,8 +9,8 @@ from typing import Any
 
 Doc = Mapping[str, Any]
 
+# States of a finding that was notified; a suspicion that never opened is none.
 OPEN = ("open", "acknowledged", "resolved")
-"""States of a finding that was notified; a suspicion that never opened is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from exporters.nvml.deadlines import SLOW_EVERY
 from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.schema import MISSING, SAMPLE_SCHEMAS, STEP_SCHEMAS, STEP_V1, Block
 
+# Least difference of two values of a column where it is larger than that of the simulator's: NVML counts mW
+# and kB/s, InfiniBand words of 4 bytes, /proc jiffies (192 cores at 100 Hz), hundredths and KiB.
 UNITS = {
     "gpu.nvml_call_seconds": CALL_STEP,
     "gpu.power_watts": 1e-3,
@@ -27,15 +29,14 @@ UNITS = {
     "host.load1": 0.01,
     "host.memory.available_bytes": 1024,
 }
-"""Least difference of two values of a column where it is larger than that of the simulator's: NVML counts mW
-and kB/s, InfiniBand words of 4 bytes, /proc jiffies (192 cores at 100 Hz), hundredths and KiB."""
 
 STEP_SECONDS = tuple(name for name in STEP_V1.names if name.endswith("_seconds"))
-STEP_UNIT = 1e-7
-"""Of the seconds of step rows: what the training hook rounds to."""
 
+# Of the seconds of step rows: what the training hook rounds to.
+STEP_UNIT = 1e-7
+
+# Columns that are read in one of ``SLOW_EVERY`` ticks: those of GPUs in turn, those of ports together.
 SELDOM = {**{name: "gpu" for call in SLOW for name in call.columns}, **dict.fromkeys(PACKETS, "nic")}
-"""Columns that are read in one of ``SLOW_EVERY`` ticks: those of GPUs in turn, those of ports together."""
 
 
 R = TypeVar("R", bound=NodeSample | JobSteps)

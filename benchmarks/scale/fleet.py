@@ -32,15 +32,16 @@ from streams.runtime.kafka.placement import home
 from streams.runtime.kafka.record_producer import key_of, topic_of
 from streams.runtime.partitions.partition import FindingPartition
 
+# Nodes of a simulated job of 8 GPUs and 8 NICs each; further nodes are copies of it under other names.
 UNIT = 64
-"""Nodes of a simulated job of 8 GPUs and 8 NICs each; further nodes are copies of it under other names."""
 
+# Every so many copies have faults.
 FAULTY = 10
-"""Every so many copies have faults."""
 
 ONSET = 60.0
+
+# How long the site is silent in the end: every node has been found silent by then.
 SILENCE_SECONDS = 45.0
-"""How long the site is silent in the end: every node has been found silent by then."""
 
 START = 1_795_160_000.0
 GOAL_CORES, GOAL_MB = 1.0, 2000.0

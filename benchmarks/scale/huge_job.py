@@ -19,8 +19,9 @@ from streams.job.stage import JobStage
 
 RANKS_A_NODE = 8
 SLOW_RANK, SLOW_FACTOR = 5, 1.3
+
+# Within which the slow rank has to be named. Chosen: half a minute at a step a second.
 GOAL_STEPS = 30
-"""Within which the slow rank has to be named. Chosen: half a minute at a step a second."""
 
 
 @dataclass(slots=True)

@@ -31,18 +31,21 @@ from streams.runtime.partitions.partition import FindingPartition
 
 START = 1_795_100_000.0
 DAY = 86_400.0
+
+# Of the exporters. Chosen: a fifth of the records for as many jobs, findings and seconds of event time.
 SECONDS_A_SAMPLE = 5.0
-"""Of the exporters. Chosen: a fifth of the records for as many jobs, findings and seconds of event time."""
 
 STEP_SECONDS = 10.0
 AWAY, LONG_AWAY = 60.0, 900.0
 FAULTY, LONG = 5, 7
+
+# After which nothing may grow any more.
 HOURS_BEFORE = 6
-"""After which nothing may grow any more."""
 
 GOAL_SPEED = 10.0
+
+# Chosen: what ended findings take, which may be reopened for 24 h; jobs or nodes kept for good take more.
 GOAL_GROWTH_MB = 20.0
-"""Chosen: what ended findings take, which may be reopened for 24 h; jobs or nodes kept for good take more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,13 +40,15 @@ LEVELS = (3, 9, ZSTD_LEVEL, 19)
 SHOWN = 16
 TABLES = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
 DAY = 86_400.0
+
+# Of the log, which does not depend on how long it is; a table's chunk compresses better when it is full.
 LOG_SECONDS = 1800
-"""Of the log, which does not depend on how long it is; a table's chunk compresses better when it is full."""
 
 ROWS_AT_ONCE = 2000
 GOAL_KAFKA_MB, GOAL_DATABASE_MB = 25.0, 15.0
+
+# Mean age of a row when it is compressed: after 12 hours by the end of its chunk of 6 (migrations/0005).
 COMPRESSED_AFTER_HOURS = 12.0 + 6.0 / 2
-"""Mean age of a row when it is compressed: after 12 hours by the end of its chunk of 6 (migrations/0005)."""
 
 Telemetry = Sequence[NodeSample | JobSteps]
 

@@ -25,12 +25,13 @@ from detectors.changepoint.acceptance import Change, ChangeConfig
 from detectors.changepoint.detector import ChangeDetectorBank
 from detectors.changepoint.standardise import Scale
 
+# Floor on sigma as a share of the standard deviation of a series' first samples.
 FLOOR_SHARE = 0.25
-"""Floor on sigma as a share of the standard deviation of a series' first samples."""
 
 BASELINES = (10, 15, 20, 30, 40)
+
+# The textbook's least sample for a standard deviation, not the best value of ``BASELINES``.
 DEFAULT_BASELINE = 30
-"""The textbook's least sample for a standard deviation, not the best value of ``BASELINES``."""
 
 GOALS = {"tcpd": 0.87, "nab": 40.0}
 DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -9,8 +9,9 @@ import numpy as np
 from detectors.robust import nan_median
 
 DAY_SECONDS = 86_400
+
+# A single day does not separate the time of day from the events of that day.
 MIN_DAYS = 2
-"""A single day does not separate the time of day from the events of that day."""
 
 
 class DailyProfile:

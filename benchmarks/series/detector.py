@@ -19,11 +19,11 @@ import numpy as np
 from benchmarks.series.daily import DailyProfile
 from benchmarks.series.tail import Tail, TailConfig
 
+# Minus log10 of the probability at which the score reaches 1.
 SURPRISE_OF_ONE = 10.0
-"""Minus log10 of the probability at which the score reaches 1."""
 
+# Floor on the standard deviation of the last samples, as a share of the whole past's.
 SPREAD_FLOOR = 0.05
-"""Floor on the standard deviation of the last samples, as a share of the whole past's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,13 +27,14 @@ Posterior = Callable[[NDArray[np.float64], BocpdConfig], NDArray[np.float64]]
 
 HAZARD = 1 / 250
 PEER_SLOTS = 200
+
+# Samples before timing: more than the cap of a run, the steady state of a bank.
 WARM_UP = 600
-"""Samples before timing: more than the cap of a run, the steady state of a bank."""
 
 GOALS = {("numba", 200): 60, ("numpy", 200): 25, ("numba", 64): 120, ("numpy", 64): 60}
 
+# mu and beta are read and written, W is read: five float32.
 BYTES_PER_SLOT = 20
-"""mu and beta are read and written, W is read: five float32."""
 
 BANDWIDTH_SLOTS = 208
 BANDWIDTH_GOALS = {"numba": 0.45, "numpy": 0.15}

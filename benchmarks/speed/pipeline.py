@@ -45,12 +45,13 @@ Seconds = Sequence[Sequence[NodeSample | JobSteps]]
 """Records second by second."""
 
 UNIT = 64
+
+# In seconds. The fault is of one GPU, but every other GPU of its job waits for it and changes with it.
 SECONDS, WARM, ONSET = 150, 85, 105
 WINDOWS = (("learning", 0, WARM), ("steady", WARM, ONSET), ("after the fault", ONSET, SECONDS))
-"""In seconds. The fault is of one GPU, but every other GPU of its job waits for it and changes with it."""
 
+# For large fleets: a baseline of twenty samples, which does not change the cost afterwards.
 SHORT_WINDOWS = (("learning", 0, 28), ("steady", 28, 36))
-"""For large fleets: a baseline of twenty samples, which does not change the cost afterwards."""
 
 LARGE = 5000
 PLAIN_SECONDS = 8

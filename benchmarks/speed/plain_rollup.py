@@ -194,8 +194,8 @@ def _union(a: FloatArray, b: FloatArray) -> FloatArray:
     return bits.astype(np.float64)
 
 
+# Columns of step rows that are rolled up.
 STEP_SECONDS = ("step_seconds", "compute_seconds", "wait_seconds", "checkpoint_seconds")
-"""Columns of step rows that are rolled up."""
 
 
 @dataclass(slots=True)

@@ -39,11 +39,12 @@ from streams.runtime.snapshots.snapshot_writer import SnapshotWriter
 PARTITIONS = 4
 BATCH = 100
 JOB_NODES = 64
-INTERVAL = 60.0
-"""Seconds between snapshots, as by default."""
 
+# Seconds between snapshots, as by default.
+INTERVAL = 60.0
+
+# Until the state is back, for 256 nodes and ten minutes of log.
 GOAL_SECONDS = 10.0
-"""Until the state is back, for 256 nodes and ten minutes of log."""
 
 
 class Batches:

@@ -21,12 +21,12 @@ from streams.watermark import Watermark
 
 Decode = Callable[[bytes], NodeSample | JobSteps]
 
+# Samples per CPU-second, times those of the way before, at the number of nodes that a partition has.
 GOAL = 10.0
-"""Samples per CPU-second, times those of the way before, at the number of nodes that a partition has."""
 
+# Nodes of a job, and the length of its steps.
 JOB_NODES = 32
 STEP_SECONDS = 1.0
-"""Nodes of a job, and the length of its steps."""
 
 
 def main(argv: Sequence[str]) -> int:

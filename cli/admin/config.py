@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 FILE = Path("slowrank.toml")
 
+# difflib ratio from which a variable counts as a misspelt setting; chosen: one letter of twelve or more.
 _MISSPELT = 0.92
-"""difflib ratio from which a variable counts as a misspelt setting; chosen: one letter of twelve or more."""
 
 app = typer.Typer(help="Check and show the settings.", no_args_is_help=True, add_completion=False)
 

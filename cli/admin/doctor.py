@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 State = Literal["ok", "warn", "fail", "off"]
 MARKS: dict[State, str] = {"ok": "✔", "warn": "!", "fail": "✘", "off": "-"}
 _COLOURS: dict[State, str] = {"warn": "warning", "fail": "critical"}
+
+# Limit for each server (chosen: people wait for the answer, and a local network takes milliseconds).
 CONNECT_SECONDS = 2.0
-"""Limit for each server (chosen: people wait for the answer, and a local network takes milliseconds)."""
+# Telemetry of a node that is older counts as missing, as for ``node.silent``.
 SILENT_SECONDS = 30.0
-"""Telemetry of a node that is older counts as missing, as for ``node.silent``."""
+# Nodes that are named in one line (chosen: to recognise a rack).
 MAX_NAMED = 5
-"""Nodes that are named in one line (chosen: to recognise a rack)."""
 
 
 @dataclass(frozen=True, slots=True)

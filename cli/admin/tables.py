@@ -15,8 +15,8 @@ import typer
 
 from cli.remote.client import printable
 
+# Characters that remain of a shortened cell (chosen: enough to recognise a kind or a node).
 MIN_CUT = 12
-"""Characters that remain of a shortened cell (chosen: enough to recognise a kind or a node)."""
 
 Row = Mapping[str, Any]
 _Shown = TypeVar("_Shown")

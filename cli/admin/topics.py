@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Create and describe the Kafka topics.")
 
+# Time for a new topic's metadata to reach the brokers from the controller. Chosen: usually under 1 s.
 _PROPAGATION_SECONDS = 15.0
-"""Time for a new topic's metadata to reach the brokers from the controller. Chosen: usually under 1 s."""
 
 
 @app.command()

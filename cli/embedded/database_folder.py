@@ -18,13 +18,13 @@ from pathlib import Path
 
 from cli.admin.private_file import sync_folder, write_private
 
+# How long the server of a killed slowrank may take to end; measured: fast shutdown in 0.1 to 1 s.
 # An initdb whose parent was killed held the lock for more than 5 s on a machine with all cores busy; twice
 # that.
 LOCK_SECONDS = 10.0
-"""How long the server of a killed slowrank may take to end; measured: fast shutdown in 0.1 to 1 s."""
 
+# Form of a password that ``slowrank up`` wrote; any other text in the file is the operator's.
 PASSWORD = re.compile(r"[0-9a-f]{48}")
-"""Form of a password that ``slowrank up`` wrote; any other text in the file is the operator's."""
 
 _MARK = "slowrank"
 _NEW = "slowrank-new-"

@@ -84,8 +84,8 @@ _DECODERS: dict[type, Callable[..., Record]] = {
 }
 
 
+# Fields of a ``_ClusterPipeline`` in its snapshots.
 _KEPT = ("received", "event_time", "live", "settled", "clocks", "held", "until")
-"""Fields of a ``_ClusterPipeline`` in its snapshots."""
 
 
 @dataclass(slots=True)

@@ -54,12 +54,12 @@ from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
 
 log = logging.getLogger(__name__)
 
+# Limit on the start of the HTTP server. Chosen: it takes under a second on an idle machine.
 START_SECONDS = 20.0
-"""Limit on the start of the HTTP server. Chosen: it takes under a second on an idle machine."""
+# Free space below which a full disk is near. Chosen: half of what the write-ahead log may grow by.
 MIN_FREE_BYTES = 512 << 20
-"""Free space below which a full disk is near. Chosen: half of what the write-ahead log may grow by."""
+# Period at which the sink advances time. Chosen: the interval of the exporters.
 TICK_SECONDS = 1.0
-"""Period at which the sink advances time. Chosen: the interval of the exporters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,13 +35,13 @@ from cli.embedded.postgres_binaries import binaries, open_to_all
 
 log = logging.getLogger(__name__)
 
+# Limit on the start of the server. Chosen: under a second after a shutdown, longer when PostgreSQL first
+# recovers from a crash.
 START_SECONDS = 30.0
-"""Limit on the start of the server. Chosen: under a second after a shutdown, longer when PostgreSQL first
-recovers from a crash."""
+# Time for a fast shutdown before a kill. Chosen: measured at 0.1 to 1 s; a kill only costs a recovery.
 STOP_SECONDS = 20.0
-"""Time for a fast shutdown before a kill. Chosen: measured at 0.1 to 1 s; a kill only costs a recovery."""
+# Wait before a server that ended is started again. Chosen: its own processes end within a second.
 RESTART_SECONDS = 2.0
-"""Wait before a server that ended is started again. Chosen: its own processes end within a second."""
 # No TCP: only users who may enter the folder of the sockets reach the server. Buffers and connections suit
 # one process with a pool (chosen).
 _SMALL = ("shared_buffers=32MB", "max_connections=40", "timezone=UTC", "listen_addresses=")

@@ -28,8 +28,8 @@ ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="File with the detector tables; by default slowrank.toml.")
 ]
 
+# Warnings about data quality that are printed; chosen: one screen.
 MAX_DOUBTS = 10
-"""Warnings about data quality that are printed; chosen: one screen."""
 
 _CHANGES: "dict[Change, str]" = {
     "opened": "opened",

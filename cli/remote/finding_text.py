@@ -12,11 +12,12 @@ from cli.admin.colour import by_severity
 from cli.admin.tables import ago
 from cli.remote.client import printable
 
+# Width of the column of labels, one more than the longest.
 LABEL = 10
-"""Width of the column of labels, one more than the longest."""
+# Limits of the text's width (chosen: narrower breaks every line, wider lines are hard to read).
 MIN_WIDTH, MAX_WIDTH = 60, 100
-"""Limits of the text's width (chosen: narrower breaks every line, wider lines are hard to read)."""
 
+# Fields of a subject, from the largest to the smallest place.
 PLACE = (
     "cluster",
     "rack",
@@ -30,9 +31,8 @@ PLACE = (
     "rank",
     "gpu_uuid",
 )
-"""Fields of a subject, from the largest to the smallest place."""
+# Pieces of evidence that are shown (chosen: what is read at a glance; ``-o json`` has all).
 MAX_PIECES = 6
-"""Pieces of evidence that are shown (chosen: what is read at a glance; ``-o json`` has all)."""
 
 
 def lines(finding: Mapping[str, Any], evidence: Mapping[str, Any], width: int | None = None) -> Iterator[str]:

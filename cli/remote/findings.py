@@ -15,9 +15,9 @@ from cli.remote.client import KeyOption, UrlOption, client, printable
 from slowrank.client import findings
 from slowrank.client.objects import Severity, Verdict
 
+# Period of ``--watch``. Chosen: findings change every few seconds at most, and half a request a second is far
+# below the rate limit of a key.
 WATCH_SECONDS = 2.0
-"""Period of ``--watch``. Chosen: findings change every few seconds at most, and half a request a second is
-far below the rate limit of a key."""
 
 app = typer.Typer(help="List and handle findings over the API.", no_args_is_help=True, add_completion=False)
 
@@ -169,8 +169,8 @@ def _cost(finding: Any) -> str:
     return f"{cost:.1f}" if cost is not None else "-"
 
 
+# Fields that name a subject of a type other than node; nodes have rack and switch labels as well.
 _DOMAINS = {"rack": ("rack",), "switch": ("switch", "rail"), "site": ("cluster",)}
-"""Fields that name a subject of a type other than node; nodes have rack and switch labels as well."""
 
 _COLUMNS = {
     "severity": lambda f: f["severity"],

@@ -27,22 +27,27 @@ from store.findings import backtests
 
 log = logging.getLogger(__name__)
 
+# Limit on one recording. Chosen: 20 MiB take the detectors some ten seconds.
 LONGEST_SECONDS = 600.0
-"""Limit on one recording. Chosen: 20 MiB take the detectors some ten seconds."""
+
 LEASE_SECONDS = LONGEST_SECONDS + 60.0
+
+# Between two looks at the table. Chosen: people wait for the result.
 LOOK_SECONDS = 2.0
-"""Between two looks at the table. Chosen: people wait for the result."""
+# Pause while the database cannot be used.
 AWAY_SECONDS = 10.0
-"""Pause while the database cannot be used."""
+# Pause after an unexpected error. Chosen: its traceback is logged as often.
 ERROR_SECONDS = 60.0
-"""Pause after an unexpected error. Chosen: its traceback is logged as often."""
+# Findings in a result. Chosen: more than anyone reads; the number of all is given besides.
 MAX_FINDINGS = 500
-"""Findings in a result. Chosen: more than anyone reads; the number of all is given besides."""
+# Lines of the command's other output in a result. Chosen: more than anyone reads.
 MAX_NOTES = 50
-"""Lines of the command's other output in a result. Chosen: more than anyone reads."""
+
 _SUMMARY = re.compile(r"\d+ findings; (\d+) rows read")
+
+# Chosen: half way to the least priority, so that live telemetry comes first and a result still comes.
 _NICE = 10
-"""Chosen: half way to the least priority, so that live telemetry comes first and a result still comes."""
+
 _COMMAND = (sys.executable, "-c", "from cli import main; main()", "backtest")
 
 

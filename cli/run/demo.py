@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+# The rack of the machine that runs the demo, beside the simulated ones.
 THIS_HOST = "this-machine"
-"""The rack of the machine that runs the demo, beside the simulated ones."""
+# Simulated seconds after which nothing more happens. Chosen: nobody looks at a demo for a day.
 LONGEST_SECONDS = 86400.0
-"""Simulated seconds after which nothing more happens. Chosen: nobody looks at a demo for a day."""
 
 
 def demo(

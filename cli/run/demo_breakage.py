@@ -21,13 +21,16 @@ CHOICES = (
     Choice("switch", "a switch fails", "4"),
     Choice("deploy", "a deploy that slows every rank: no fault", "5"),
 )
+
+# Simulated seconds until it begins: longer than a step (2.3 s), as steps are planned from their start.
 LEAD_SECONDS = 4.0
-"""Simulated seconds until it begins: longer than a step (2.3 s), as steps are planned from their start."""
+# Simulated seconds until the repair. Chosen: longer than detection takes; a hang is critical after 120 s.
 SECONDS = {"thermal": 180.0, "nic": 180.0, "hang": 180.0, "switch": 90.0}
-"""Simulated seconds until the repair. Chosen: longer than detection takes; a hang is critical after 120 s."""
+
 DEPLOY_FACTOR = 1.12
+
+# By how much the estimated onset of a finding may precede the true one (chosen: some ten steps).
 EARLY_SECONDS = 30.0
-"""By how much the estimated onset of a finding may precede the true one (chosen: some ten steps)."""
 
 
 @dataclass(frozen=True, slots=True)

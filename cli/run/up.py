@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cli.embedded.local_stack import LocalStack
     from streams.config.settings import Tuning
 
+# Period at which expired rows are removed. Chosen: short against retention times of days.
 HOUSEKEEPING_SECONDS = 3600.0
-"""Period at which expired rows are removed. Chosen: short against retention times of days."""
 
 
 def up(

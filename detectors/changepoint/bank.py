@@ -21,15 +21,15 @@ Groups = slice | NDArray[np.int64]
 Ints = NDArray[np.int64]
 Number = TypeVar("Number", np.floating, np.int32)
 
+# Series per block of the numba kernel, so that the rows of a block stay in registers and L1 cache.
 LANES = 64
-"""Series per block of the numba kernel, so that the rows of a block stay in registers and L1 cache."""
 
+# float32 in 256 bits, the width that compilers prefer even where the processor has 512.
 VECTOR = 8
-"""float32 in 256 bits, the width that compilers prefer even where the processor has 512."""
 
+# Runs per block of the numpy kernel: in smaller blocks the overhead of its sixty calls exceeds what the cache
+# saves.
 RUNS = 320 * 1024
-"""Runs per block of the numpy kernel: in smaller blocks the overhead of its sixty calls exceeds what the
-cache saves."""
 
 
 class BocpdBank:

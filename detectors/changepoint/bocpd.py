@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+# Samples beyond this many sigma count as this many, so that squares stay inside float32.
 LARGEST_INPUT = 1e4
-"""Samples beyond this many sigma count as this many, so that squares stay inside float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

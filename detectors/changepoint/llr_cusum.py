@@ -30,24 +30,24 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+# From an effect δ of so many sigmas on, one healthy step takes the evidence back: it counts -δ²/(2σ²) = -8
+# and less, and a spike no more than h/3, which is 7.4 in a job of 1,000 ranks.
 _SHARP_SIGMAS = 4.0
-"""From an effect δ of so many sigmas on, one healthy step takes the evidence back: it counts -δ²/(2σ²) = -8
-and less, and a spike no more than h/3, which is 7.4 in a job of 1,000 ranks."""
 
 
+# Steps in which a slowdown may develop: recorded faults come at once or along a ramp.
 RAMPS = (1, 2, 4, 8, 16, 32)
-"""Steps in which a slowdown may develop: recorded faults come at once or along a ramp."""
 
+# The share of the slowdown in each step of a ramp.
 _SHAPES = [np.arange(1, ramp + 1) / ramp for ramp in RAMPS]
-"""The share of the slowdown in each step of a ramp."""
 
+# Slowdowns from here on stand out of the noise in a single step, 11 sigmas at the 2 % of fixed work: spikes
+# alone limit the evidence.
 LARGE = 0.25
-"""Slowdowns from here on stand out of the noise in a single step, 11 sigmas at the 2 % of fixed work: spikes
-alone limit the evidence."""
 
+# Slowdowns tested for, from what is barely reported on. Chosen: twice to four times apart, for a test for one
+# size finds its neighbours nearly as soon.
 EFFECTS = (0.03, 0.05, 0.10, 0.25, 1.00)
-"""Slowdowns tested for, from what is barely reported on. Chosen: twice to four times apart, for a test for
-one size finds its neighbours nearly as soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

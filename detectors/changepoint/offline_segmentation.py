@@ -13,23 +13,23 @@ from detectors.changepoint.standardise import baseline
 
 Floats = npt.NDArray[np.float64]
 
+# Samples segmented: the cost is O(n²), 0.5 ms at 200 (measured).
 WINDOW = 200
-"""Samples segmented: the cost is O(n²), 0.5 ms at 200 (measured)."""
 
+# Least samples on either side of a change: the median of five withstands two outliers (chosen).
 MIN_STEPS = 5
-"""Least samples on either side of a change: the median of five withstands two outliers (chosen)."""
 
+# Samples by which two estimates of one onset may differ: the least length of a segment (chosen).
 NEAR = 5
-"""Samples by which two estimates of one onset may differ: the least length of a segment (chosen)."""
 
+# Factor of log n for each change. BIC has 1, at which spikes and autocorrelation add false changes.
 _PENALTY = 3.0
-"""Factor of log n for each change. BIC has 1, at which spikes and autocorrelation add false changes."""
 
+# Least sigma of a log ratio, 0.1 %, for series that are constant but for rounding (chosen).
 _SCALE_FLOOR = 1e-3
-"""Least sigma of a log ratio, 0.1 %, for series that are constant but for rounding (chosen)."""
 
+# Share of the change's own size from which another one in the window counts as a further change (chosen).
 _MOVE_SHARE = 0.5
-"""Share of the change's own size from which another one in the window counts as a further change (chosen)."""
 
 
 @dataclass(frozen=True, slots=True)

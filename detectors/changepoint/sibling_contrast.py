@@ -7,8 +7,8 @@ import numpy as np
 
 from detectors.changepoint.standardise import Floats, baseline, median_error
 
+# Least samples on the two sides. Chosen: a third of a baseline, and the least run that BOCPD accepts.
 MIN_BEFORE, MIN_AFTER = 20, 3
-"""Least samples on the two sides. Chosen: a third of a baseline, and the least run that BOCPD accepts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,14 @@ from detectors.changepoint.bocpd import BocpdConfig
 Float = NDArray[np.floating]
 Int32 = NDArray[np.int32]
 
+# Log weight of a slot without a run: finite, so that differences of two empty slots stay numbers.
 EMPTY = -1e30
-"""Log weight of a slot without a run: finite, so that differences of two empty slots stay numbers."""
 
+# Samples between two subtractions of log Z from all weights; keeps them small enough for float32.
 REBASE_EVERY = 32
-"""Samples between two subtractions of log Z from all weights; keeps them small enough for float32."""
 
+# Minus the expected log density of a standard normal sample.
 EXPECTED_LOSS = 0.5 * (1.0 + math.log(2.0 * math.pi))
-"""Minus the expected log density of a standard normal sample."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,33 +24,35 @@ from itertools import groupby
 from statistics import median
 from typing import NamedTuple
 
+# Slowdowns tested for: a larger one is found within a single job.
 EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10)
-"""Slowdowns tested for: a larger one is found within a single job."""
 
+# One hour counts as at most so much slower or faster (log ratio; chosen: a bad hour is no bad GPU).
 LARGEST = math.log1p(EFFECTS[-1])
-"""One hour counts as at most so much slower or faster (log ratio; chosen: a bad hour is no bad GPU)."""
 
+# A GPU must differ by so many robust sd of healthy ones (chosen: one in 3.5 million of a Gaussian).
 TIMES_SPREAD = 5.0
-"""A GPU must differ by so many robust sd of healthy ones (chosen: one in 3.5 million of a Gaussian)."""
 
 MIN_DAYS, MIN_JOBS = 2, 2
+
+# So far back, with today, one may ask: a GPU is judged by weeks, not by what it was a season ago.
 MAX_DAYS = 28
-"""So far back, with today, one may ask: a GPU is judged by weeks, not by what it was a season ago."""
 
+# Of fewer, the spread of healthy ones cannot be estimated (chosen).
 MIN_MACHINES = 8
-"""Of fewer, the spread of healthy ones cannot be estimated (chosen)."""
 
+# False names expected in a whole fleet each day, were its noise Gaussian (chosen: one in three years).
 FALSE_NAMES = 1e-3
-"""False names expected in a whole fleet each day, were its noise Gaussian (chosen: one in three years)."""
 
 # Healthy GPUs of one role differ by 0.1 to 0.6 % for good in recorded jobs: less is not credible.
 _LEAST_SPREAD = 0.001
 _LEAST = math.log1p(EFFECTS[0])
 _HOURS = 24
+
+# Evidence is capped at so many thresholds, so that a repaired GPU is dropped within days.
 _CAP = 1.5
-"""Evidence is capped at so many thresholds, so that a repaired GPU is dropped within days."""
+# A day counts as at most so many sd above the slowdown tested for (winsorised).
 _LIMIT_SIGMAS = 3.0
-"""A day counts as at most so many sd above the slowdown tested for (winsorised)."""
 
 
 class Machine(NamedTuple):

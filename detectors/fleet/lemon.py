@@ -18,19 +18,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+# What comes sooner after the last failure of a machine belongs to the same episode (chosen).
 BURST_SECONDS = 3600.0
-"""What comes sooner after the last failure of a machine belongs to the same episode (chosen)."""
 
+# A lemon fails with this probability more than so many times as often as the fleet's typical machine; with
+# fewer episodes, days or jobs it may be the job's fault (all chosen).
 MIN_EPISODES, MIN_DAYS, MIN_JOBS = 3, 2, 2
 TIMES_TYPICAL = 5.0
 CERTAINTY = 0.95
-"""A lemon fails with this probability more than so many times as often as the fleet's typical machine; with
-fewer episodes, days or jobs it may be the job's fault (all chosen)."""
 
+# Shape of the prior, that of Jeffreys' for a Poisson rate, and the largest share of the time looked at that
+# it may weigh (chosen: where nearly nothing failed, it would outweigh what a machine has shown).
 _PRIOR_SHAPE = 0.5
 _PRIOR_SHARE = 0.2
-"""Shape of the prior, that of Jeffreys' for a Poisson rate, and the largest share of the time looked at that
-it may weigh (chosen: where nearly nothing failed, it would outweigh what a machine has shown)."""
+
 _DAY = 86_400.0
 
 

@@ -3,14 +3,14 @@
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 
+# Phases in which a rank has arrived: it waits in a collective, or takes part in one.
 WAITING = frozenset(("wait", "comm"))
-"""Phases in which a rank has arrived: it waits in a collective, or takes part in one."""
 
+# Phase of a rank that others may wait for by design.
 _EXCUSED = "checkpoint"
-"""Phase of a rank that others may wait for by design."""
 
+# Share of the ranks, more of which must wait before any other is named (chosen: a majority).
 _LEAST_WAITING = 0.5
-"""Share of the ranks, more of which must wait before any other is named (chosen: a majority)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,18 +24,18 @@ from detectors.robust import nan_max, nan_mean, nan_median
 
 Floats = npt.NDArray[np.float64]
 
+# Chosen: no pipeline is cut evenly to the last per cent; less is not worth a repartition.
 MIN_STAGE_RATIO = 1.10
 MIN_JOB_SLOWDOWN = 1.05
-"""Chosen: no pipeline is cut evenly to the last per cent; less is not worth a repartition."""
 
+# Chosen: less is not worth another packing.
 MIN_WORKLOAD_SLOWDOWN = 1.10
-"""Chosen: less is not worth another packing."""
 
+# Chosen: more work shows in nearly every step, collections and checkpoints in a few.
 _SHARE_OF_STEPS = 0.9
-"""Chosen: more work shows in nearly every step, collections and checkpoints in a few."""
 
+# Chosen: members of a stage that differ by more do not do the same work, or one of them is slow itself.
 _MEMBER_SPREAD = 0.03
-"""Chosen: members of a stage that differ by more do not do the same work, or one of them is slow itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,26 +26,26 @@ Slowness = Literal["stage", "position", "workload", "input", "unmeasured"]
 """More work in one stage, or since some step at one position of the layers; work that differs by chance; or a
 wait of all ranks."""
 
+# Steps slowness must have lasted, and between two looks at it. Chosen: what lasts may be found five steps
+# late, for a fifth of the cost.
 _STEPS = 20
 _STEPS_APART = 5
-"""Steps slowness must have lasted, and between two looks at it. Chosen: what lasts may be found five steps
-late, for a fifth of the cost."""
 
+# Chosen: steps that the seconds shown of a slow stage are the median of.
 _STAGE_STEPS = 50
-"""Chosen: steps that the seconds shown of a slow stage are the median of."""
 
+# Fewest and most steps the spread of the work is judged over: those of ``job_kind.classify``.
 _WORKLOAD_STEPS = (30, 50)
-"""Fewest and most steps the spread of the work is judged over: those of ``job_kind.classify``."""
 
+# How often in a row it must not show to be gone. Chosen: for about as long as it takes to show, 20 to 40
+# steps.
 _LOOKS_GONE: dict[Slowness, int] = {"stage": 4, "position": 4, "workload": 8, "input": 4, "unmeasured": 4}
-"""How often in a row it must not show to be gone. Chosen: for about as long as it takes to show, 20 to 40
-steps."""
 
+# Chosen: a position that is half as slow in the latest step as one that is reported is looked at.
 _HINT = 1.05
-"""Chosen: a position that is half as slow in the latest step as one that is reported is looked at."""
 
+# Of the steps since then, for slowness to date back to one. Chosen: single quick steps do not end it.
 _SHARE_HIGH = 0.9
-"""Of the steps since then, for slowness to date back to one. Chosen: single quick steps do not end it."""
 
 
 @dataclass(frozen=True, slots=True)

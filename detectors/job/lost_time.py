@@ -16,27 +16,26 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
+# The steps that an onset is dated in (256, ``StragglerConfig.history``), and some before them.
 KEPT_STEPS = 384
-"""The steps that an onset is dated in (256, ``StragglerConfig.history``), and some before them."""
 
+# Steps that make the healthy one, and fewer than which make none. The mean of 300 steps is known to 0.3 %
+# where steps scatter by 5 %; with 100, a slowdown of 25 % was charged 4 % too little for want of steps.
 REFERENCE_STEPS, _LEAST_STEPS = 300, 10
-"""Steps that make the healthy one, and fewer than which make none. The mean of 300 steps is known to 0.3 %
-where steps scatter by 5 %; with 100, a slowdown of 25 % was charged 4 % too little for want of steps."""
 
+# Steps before the dated onset that are charged too: a ramp begins before it shows, and while nothing is wrong
+# they come to nothing. A ramp of 200 s was dated 8 to 12 steps late (`python -m benchmarks cost`).
 LEAD_STEPS = 15
-"""Steps before the dated onset that are charged too: a ramp begins before it shows, and while nothing is
-wrong they come to nothing. A ramp of 200 s was dated 8 to 12 steps late (`python -m benchmarks cost`)."""
 
+# A step so many times as long as the latest ones' median is a pause that was not declared. Chosen: the gap
+# from which ``pauses`` counts one (``PAUSE_GAPS``).
 _PAUSE = 3.0
-"""A step so many times as long as the latest ones' median is a pause that was not declared. Chosen: the gap
-from which ``pauses`` counts one (``PAUSE_GAPS``)."""
 
+# Chosen: enough for a median, and few enough that a change of the work is usual after eight steps.
 _LATEST_STEPS = 15
-"""Chosen: enough for a median, and few enough that a change of the work is usual after eight steps."""
 
+# What is lost at present is the mean over so long. Chosen: a ramp is followed, and single steps do not show.
 RATE_SECONDS = 120.0
-"""What is lost at present is the mean over so long. Chosen: a ramp is followed, and single steps do not
-show."""
 
 
 @dataclass(frozen=True, slots=True)

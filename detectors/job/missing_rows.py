@@ -3,28 +3,28 @@
 import math
 from collections.abc import Collection, Set
 
+# Chosen, share of the ranks: more missing at once, and more than one, are a fault of the telemetry and not of
+# the ranks.
 _TOO_MANY = 0.2
-"""Chosen, share of the ranks: more missing at once, and more than one, are a fault of the telemetry and not
-of the ranks."""
 
+# Chosen: steps and seconds a rank must be missing for at least: an exporter sends once a second, and a record
+# may be on its way for some.
 _LEAST_RUN, _LEAST_SECONDS = 5, 5.0
-"""Chosen: steps and seconds a rank must be missing for at least: an exporter sends once a second, and a
-record may be on its way for some."""
 
+# Bounds of the share of rows lost: below, too few are seen to be measured; above, any run is possible.
 _LEAST_LOSS, _MOST_LOSS = 0.01, 0.9
-"""Bounds of the share of rows lost: below, too few are seen to be measured; above, any run is possible."""
 
+# Chosen: probability at a step that a run of misses of any rank is due to usual losses alone.
 _BY_CHANCE = 1e-6
-"""Chosen: probability at a step that a run of misses of any rank is due to usual losses alone."""
 
+# Steps and seconds without a row from which a rank is lost. Chosen: rows that a broken path delays mostly
+# come within a minute, and a rank that restarts misses a few steps.
 _LOST_STEPS, _LOST_SECONDS = 8, 60.0
-"""Steps and seconds without a row from which a rank is lost. Chosen: rows that a broken path delays mostly
-come within a minute, and a rank that restarts misses a few steps."""
 
+# The same where in so many steps since it is missing the rows of other ranks of its node arrived, and so the
+# path works. Chosen: several sends of an exporter, and steps enough that late rows of one rank alone do not
+# explain it. They are counted because after an outage of a node one rank's rows arrive before another's.
 _VOUCHED_STEPS, _VOUCHED_SECONDS = 15, 10.0
-"""The same where in so many steps since it is missing the rows of other ranks of its node arrived, and so the
-path works. Chosen: several sends of an exporter, and steps enough that late rows of one rank alone do not
-explain it. They are counted because after an outage of a node one rank's rows arrive before another's."""
 
 
 class MissingRows:

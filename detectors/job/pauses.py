@@ -18,32 +18,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+# A gap above both is a pause. Chosen: shorter ones end before a hang is considered (``progress``, 12 s).
 PAUSE_GAPS = 3.0
 PAUSE_SECONDS = 4.0
-"""A gap above both is a pause. Chosen: shorter ones end before a hang is considered (``progress``, 12 s)."""
 
+# Times the longest pause seen that the next one may take. Chosen: storage is slow at times; a hang that
+# begins in a pause is noticed so much later.
 ALLOWED_PAUSES = 2.0
-"""Times the longest pause seen that the next one may take. Chosen: storage is slow at times; a hang that
-begins in a pause is noticed so much later."""
 
+# Chosen: several periods of two or three kinds of pauses.
 _KEPT = 32
-"""Chosen: several periods of two or three kinds of pauses."""
 
+# Steps, or usual distances, without a pause after which those seen count no more. Chosen: the steps that the
+# other baselines of a job look back on (``StragglerConfig.history``), and two pauses missed.
 _FORGOTTEN_STEPS = 256
 _FORGOTTEN_PERIODS = 3.0
-"""Steps, or usual distances, without a pause after which those seen count no more. Chosen: the steps that the
-other baselines of a job look back on (``StragglerConfig.history``), and two pauses missed."""
 
+# Chosen: a pattern allows a pause at three steps of each period; in a shorter one hardly any step is left
+# out.
 _SHORTEST_PERIOD = 5
-"""Chosen: a pattern allows a pause at three steps of each period; in a shorter one hardly any step is left
-out."""
 
+# Share by which pauses that go by the clock may be early. Chosen: they wait for the end of a step.
 _REGULAR = 0.1
-"""Share by which pauses that go by the clock may be early. Chosen: they wait for the end of a step."""
 
+# A pattern counts if most pauses are in it, and as many by chance are one in so many cases (chosen).
 _EXPLAINED = 0.75
 _CHANCE = 25
-"""A pattern counts if most pauses are in it, and as many by chance are one in so many cases (chosen)."""
 
 
 @dataclass(frozen=True, slots=True)

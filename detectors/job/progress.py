@@ -27,55 +27,52 @@ from dataclasses import dataclass, replace
 
 from detectors.job.pauses import ALLOWED_PAUSES, Pauses
 
+# Least allowances, and how many usual steps they are: the first for a job whose machines all spin for nothing
+# besides, the second for any. Chosen: above collections and short checkpoints, which last some seconds.
 EARLY_SECONDS, _EARLY_GAPS = 12.0, 4.0
 STALL_SECONDS, _STALL_GAPS = 15.0, 5.0
-"""Least allowances, and how many usual steps they are: the first for a job whose machines all spin for
-nothing besides, the second for any. Chosen: above collections and short checkpoints, which last some
-seconds."""
 
+# From when on a stall is no pause: in a job known for long, and in one that has shown few of its pauses.
+# Chosen: minutes before the collectives' time-out of ten, which loses the job.
 CERTAIN_SECONDS, CERTAIN_YOUNG_SECONDS = 60.0, 120.0
-"""From when on a stall is no pause: in a job known for long, and in one that has shown few of its pauses.
-Chosen: minutes before the collectives' time-out of ten, which loses the job."""
 
+# From when on steps suffice, as information, where no node sends samples. Chosen: well below the time-out of
+# collectives; unannounced pauses of minutes are found besides, in which such a job shows just the same.
 ALONE_SECONDS = 120.0
-"""From when on steps suffice, as information, where no node sends samples. Chosen: well below the time-out of
-collectives; unannounced pauses of minutes are found besides, in which such a job shows just the same."""
 
+# From when on ranks that did not arrive are waited for no more. Chosen: rows that a broken path delays mostly
+# come within a minute; of slow steps, what makes a stall early (``_EARLY_GAPS``).
 MISSING_SECONDS, _MISSING_GAPS = 60.0, 4.0
-"""From when on ranks that did not arrive are waited for no more. Chosen: rows that a broken path delays
-mostly come within a minute; of slow steps, what makes a stall early (``_EARLY_GAPS``)."""
 
+# Event time between two repeats of a certain stall while it lasts. A finding stage that is rebuilt from the
+# last hour (``FINDING_WINDOW_SECONDS``) meets three. Longer than a suspicion lives (``FindingConfig``, 600
+# s): a stall that no machine bears out expires between them, and repeats do not revive it.
 REPEAT_SECONDS = 900.0
-"""Event time between two repeats of a certain stall while it lasts. A finding stage that is rebuilt from the
-last hour (``FINDING_WINDOW_SECONDS``) meets three. Longer than a suspicion lives (``FindingConfig``, 600 s):
-a stall that no machine bears out expires between them, and repeats do not revive it."""
 
+# After a day without a row a job is let go, and its stall repeated no more. Chosen: a job that stands still
+# for longer is dead.
 FORGET_SECONDS = 86_400.0
-"""After a day without a row a job is let go, and its stall repeated no more. Chosen: a job that stands still
-for longer is dead."""
 
+# A job known for long: so many seconds, or pauses. Chosen: by then it has mostly shown its pauses.
 _KNOWN_SECONDS, _KNOWN_PAUSES = 1800.0, 3
-"""A job known for long: so many seconds, or pauses. Chosen: by then it has mostly shown its pauses."""
 
+# Exporters that send every second send a step within this time, which the allowances include.
 _PROMPT_SECONDS = 2.0
-"""Exporters that send every second send a step within this time, which the allowances include."""
 
+# Place among the latest delays in sending of the one that counts. Chosen: the two largest may be an outage's.
 _ODD = 3
-"""Place among the latest delays in sending of the one that counts. Chosen: the two largest may be an
-outage's."""
 
+# Before so many steps were seen usual steps are unknown. Chosen: the warm-up of ``StragglerConfig``;
+# compiling and filling caches take as long as they do.
 _LEARN_GAPS = 20
-"""Before so many steps were seen usual steps are unknown. Chosen: the warm-up of ``StragglerConfig``;
-compiling and filling caches take as long as they do."""
 
+# Until then a stall is what lasts for so long, and for so many times the longest step so far. Chosen: the
+# collectives' time-out in PyTorch, by which a job that hangs would have ended itself.
 NEWBORN_SECONDS, _NEWBORN_GAPS = 600.0, 10.0
-"""Until then a stall is what lasts for so long, and for so many times the longest step so far. Chosen: the
-collectives' time-out in PyTorch, by which a job that hangs would have ended itself."""
 
+# Steps in which allowances are so many times as long. Chosen: a first checkpoint is not yet in the rhythm.
 _YOUNG_GAPS = 60
 _YOUNG_FACTOR = 3.0
-"""Steps in which allowances are so many times as long. Chosen: a first checkpoint is not yet in the
-rhythm."""
 
 
 @dataclass(frozen=True, slots=True)

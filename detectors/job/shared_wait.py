@@ -30,33 +30,32 @@ Wait = Literal["input", "unmeasured"]
 """For data, as the ranks report; or what is left of a step beside the compute, waits, data and comm
 that they report. Saving is in that: a rank's ``rest`` is without it."""
 
+# Chosen: storage and what surrounds a job differ from hour to hour by less; less is not reported.
 MIN_JOB_SLOWDOWN = 1.10
-"""Chosen: storage and what surrounds a job differ from hour to hour by less; less is not reported."""
 
+# Steps and time a wait must have been longer for. Chosen: pauses of a few seconds are usual, whatever a step
+# takes.
 STEPS, LASTS_SECONDS = 10, 20.0
-"""Steps and time a wait must have been longer for. Chosen: pauses of a few seconds are usual, whatever a step
-takes."""
 
+# Chosen: steps from which the median absolute deviation of a wait is known to a fifth.
 _LEAST_PAST = 40
-"""Chosen: steps from which the median absolute deviation of a wait is known to a fifth."""
 
+# Of the last steps, for a longer wait to show and to go on. Chosen: apart, so that it does not begin twice.
 _SHARE_BEGINS, _SHARE_GOES_ON = 0.9, 0.5
-"""Of the last steps, for a longer wait to show and to go on. Chosen: apart, so that it does not begin
-twice."""
 
+# Chosen: waits scatter with long tails, and nine of ten steps must exceed it.
 _CLEAR_SIGMAS = 5.0
-"""Chosen: waits scatter with long tails, and nine of ten steps must exceed it."""
 
+# Smallest credible noise of a wait, as a share of the step. Chosen: less would not be worth a finding.
 _FLOOR = 0.01
-"""Smallest credible noise of a wait, as a share of the step. Chosen: less would not be worth a finding."""
 
+# Shares of the steps before and of the last ones. Chosen: a rank that falls silent as a wait grows still
+# counts as read before until the longer wait is what is usual.
 _READ_BEFORE, _READ_NOW = 0.25, 0.5
-"""Shares of the steps before and of the last ones. Chosen: a rank that falls silent as a wait grows still
-counts as read before until the longer wait is what is usual."""
 
+# A change of compute beyond it, in logs, means that the work has changed, and what is around it as well.
+# Chosen: compute wanders by some per cent over minutes.
 _SAME_WORK = 0.05
-"""A change of compute beyond it, in logs, means that the work has changed, and what is around it as well.
-Chosen: compute wanders by some per cent over minutes."""
 
 _SERIES = ("waited", "step", "work", "ts")
 

@@ -25,37 +25,37 @@ from detectors.straggler.timing_channel import TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
 
+# Chosen: what the job must lose for a slow network to be reported; transfers are mostly hidden behind
+# compute.
 MIN_JOB_SLOWDOWN = 1.015
-"""Chosen: what the job must lose for a slow network to be reported; transfers are mostly hidden behind
-compute."""
 
+# Smallest credible noise of a transfer time. Chosen: reduce-scatters scatter by 5 % and more.
 FLOOR = 0.03
-"""Smallest credible noise of a transfer time. Chosen: reduce-scatters scatter by 5 % and more."""
 
+# Slowdowns of a transfer tested for. Chosen: above its noise, up to a link at a quarter of its speed.
 _EFFECTS = (0.10, 0.25, 0.50, 1.00, 3.00)
-"""Slowdowns of a transfer tested for. Chosen: above its noise, up to a link at a quarter of its speed."""
 
+# Chosen: effects near the noise keep evidence alive for ever once the network is well again.
 _CLEAR_SIGMAS = 3.0
-"""Chosen: effects near the noise keep evidence alive for ever once the network is well again."""
 
 # Transfers are the job's: one series, a group by itself.
 _ALONE = PeerGroups.of(np.zeros(1, dtype=np.intp))
 
+# Steps between two fits of what is usual, left out of it at its end, and looked at before the evidence began:
+# those of ``step_detector`` and ``candidate``.
 _EVERY, _RECENT, _LOOK_BEFORE = 20, 10, 30
-"""Steps between two fits of what is usual, left out of it at its end, and looked at before the evidence
-began: those of ``step_detector`` and ``candidate``."""
 
+# Steps a slow network must have lasted. Chosen: bursts of a few are usual.
 _STEPS = 10
-"""Steps a slow network must have lasted. Chosen: bursts of a few are usual."""
 
+# A change of compute beyond the first share means that the work has changed, and its communication with it,
+# if transfers rose little; beyond the second in any case. Chosen: compute wanders by some per cent over
+# minutes.
 _SAME_WORK, _WANDERS = 0.03, 0.08
-"""A change of compute beyond the first share means that the work has changed, and its communication with it,
-if transfers rose little; beyond the second in any case. Chosen: compute wanders by some per cent over
-minutes."""
 
+# How much of what transfers rose by, in logs, compute may have changed by in between. Chosen: transfers that
+# rise four times as much as compute are not explained by it.
 _OF_RISE = 0.25
-"""How much of what transfers rose by, in logs, compute may have changed by in between. Chosen: transfers that
-rise four times as much as compute are not explained by it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,24 +2,24 @@
 
 from collections.abc import Collection, Mapping
 
+# Rows that a step lacks on average anyway, from which on a missing one is no evidence. Chosen: of twenty
+# pauses of a job one is then named by chance.
 _MOST_LOST = 0.05
-"""Rows that a step lacks on average anyway, from which on a missing one is no evidence. Chosen: of twenty
-pauses of a job one is then named by chance."""
 
+# Weight left of a step one step later: the loss is that of some 200 steps (chosen).
 _FORGET = 0.995
-"""Weight left of a step one step later: the loss is that of some 200 steps (chosen)."""
 
+# Steps and lost rows with which a job begins. Chosen: a job without losses counts from its first step on, and
+# a row lost early ends that for a while.
 _PRIOR_STEPS, _PRIOR_LOST = 20.0, 0.5
-"""Steps and lost rows with which a job begins. Chosen: a job without losses counts from its first step on,
-and a row lost early ends that for a while."""
 
+# Missing rows of one gap that count. Chosen: a rank that is silent for longer is lost (``missing_rows``),
+# which does not measure how often single rows are.
 _MOST_OF_GAP = 8
-"""Missing rows of one gap that count. Chosen: a rank that is silent for longer is lost (``missing_rows``),
-which does not measure how often single rows are."""
 
+# Share of the ranks, above which those that did not arrive are named no more: then the ones that did are the
+# exception (chosen: a majority).
 _MOST_ABSENT = 0.5
-"""Share of the ranks, above which those that did not arrive are named no more: then the ones that did are the
-exception (chosen: a majority)."""
 
 
 class StoppedRows:

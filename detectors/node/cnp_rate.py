@@ -7,9 +7,9 @@ from detectors.node.recent_usual import CALM, LEARN_SECONDS, USUAL_SECONDS, Rece
 
 Floats = npt.NDArray[np.float64]
 
+# Notifications a second and port below which the usual rate is not resolved: a busy network without
+# congestion sends some, and a rise from none to a few has no meaningful ratio. Chosen.
 LEAST_PER_SECOND = 10.0
-"""Notifications a second and port below which the usual rate is not resolved: a busy network without
-congestion sends some, and a rise from none to a few has no meaningful ratio. Chosen."""
 
 
 class CnpRateBank:

@@ -19,26 +19,26 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+# Of held-out healthy windows; of fewer than ten thousand it is the farthest of them.
 QUANTILE = 1.0 - 1e-4
-"""Of held-out healthy windows; of fewer than ten thousand it is the farthest of them."""
 
+# A covariance of f features has f²/2 numbers; from fewer windows it is mostly noise.
 MIN_WINDOWS_PER_FEATURE = 20
-"""A covariance of f features has f²/2 numbers; from fewer windows it is mostly noise."""
 
+# Every so many-th window is not fitted: distances of fitted ones are too small to set a threshold by.
 _HELD_OUT = 3
-"""Every so many-th window is not fitted: distances of fitted ones are too small to set a threshold by."""
 
+# Robust sigmas at which a feature is clipped, chosen so that no outlier dominates the distance.
 _LIMIT = 12.0
-"""Robust sigmas at which a feature is clipped, chosen so that no outlier dominates the distance."""
 
+# Robust sigmas; a feature that varies less is left out. Chosen: far below the unit spread of a z-score.
 _LEAST_SPREAD = 1e-3
-"""Robust sigmas; a feature that varies less is left out. Chosen: far below the unit spread of a z-score."""
 
+# Added to each variance, in squared sigmas: without it redundant features have no inverse.
 _RIDGE = 1e-3
-"""Added to each variance, in squared sigmas: without it redundant features have no inverse."""
 
+# A model with larger numbers was not written by ``fit_envelope``; their squares would still be finite.
 _LARGEST = 1e12
-"""A model with larger numbers was not written by ``fit_envelope``; their squares would still be finite."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from detectors.node.recent_usual import (
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+# Ratio at which a port is slow, to its own usual wait and to the other ports now. Chosen: several ports of a
+# congested network wait up to a few times as long; a port at half its speed waits far more than ten times.
 APART = 10.0
-"""Ratio at which a port is slow, to its own usual wait and to the other ports now. Chosen: several ports of
-a congested network wait up to a few times as long; a port at half its speed waits far more than ten times."""
 
+# Per second. Below, a port hardly waits, or hardly sends: 1,000 ticks are no load on any adapter, and 10 MB
+# is 1 in 5,000 of a 400 Gb/s port. Chosen.
 LEAST_TICKS, LEAST_BYTES = 1000.0, 1e7
-"""Per second. Below, a port hardly waits, or hardly sends: 1,000 ticks are no load on any adapter, and 10 MB
-is 1 in 5,000 of a 400 Gb/s port. Chosen."""
 
 
 class PortWaitBank:

@@ -6,19 +6,19 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Rows = slice | npt.NDArray[np.int64]
 
+# Time constant of the recent sums. Chosen: longer than a training step, which may send in one burst, and
+# short against the hold of 10 s of the rules.
 RECENT_SECONDS = 5.0
-"""Time constant of the recent sums. Chosen: longer than a training step, which may send in one burst, and
-short against the hold of 10 s of the rules."""
 
+# Time constant of the usual sums. Chosen: long against a checkpoint pause, short against a job.
 USUAL_SECONDS = 300.0
-"""Time constant of the usual sums. Chosen: long against a checkpoint pause, short against a job."""
 
+# Seconds that must have been learned before anything is compared. Chosen: some twenty steps of 3 s.
 LEARN_SECONDS = 60.0
-"""Seconds that must have been learned before anything is compared. Chosen: some twenty steps of 3 s."""
 
+# Above so many times the usual ratio, samples are not learned as usual, so that a fault is not learned away.
+# Chosen: well below the factor of 10 at which the detectors fire.
 CALM = 3.0
-"""Above so many times the usual ratio, samples are not learned as usual, so that a fault is not learned
-away. Chosen: well below the factor of 10 at which the detectors fire."""
 
 
 class RecentAndUsual:

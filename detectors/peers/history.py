@@ -7,14 +7,14 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+# Rows that there is room for at first; room doubles until it holds the whole window. Chosen: a job of a few
+# steps then takes a twentieth of what one with a full window of 256 does.
 _FIRST_ROWS = 16
-"""Rows that there is room for at first; room doubles until it holds the whole window. Chosen: a job of a few
-steps then takes a twentieth of what one with a full window of 256 does."""
 
+# Chosen: beyond the window there is room for a quarter of it; only when that is used up are rows moved to the
+# front. A row is thus written once and moved four times in its life, of all series at once; twice the window
+# would spare two of the moves for 60 % more memory.
 _SPARE = 4
-"""Chosen: beyond the window there is room for a quarter of it; only when that is used up are rows moved to
-the front. A row is thus written once and moved four times in its life, of all series at once; twice the
-window would spare two of the moves for 60 % more memory."""
 
 
 def rows_at_most(capacity: int) -> int:

@@ -17,13 +17,14 @@ Floats = npt.NDArray[np.float64]
 Kind = Literal["fixed", "between", "variable"]
 
 FIXED_DISPERSION = 0.02
-VARIABLE_DISPERSION = 0.04
-"""Ranks of one role with the same work lie within 2 % in a step of recorded jobs, those with packed sequences
-apart by 10 % and more; what lies between is treated with the caution of the second."""
 
+# Ranks of one role with the same work lie within 2 % in a step of recorded jobs, those with packed sequences
+# apart by 10 % and more; what lies between is treated with the caution of the second.
+VARIABLE_DISPERSION = 0.04
+
+# Share of the spread that goes with the rank; above it the machines differ, and not the batches. Chosen:
+# batches drawn anew in each of 50 steps leave about 0.03.
 VARIABLE_PERSISTENCE = 0.3
-"""Share of the spread that goes with the rank; above it the machines differ, and not the batches. Chosen:
-batches drawn anew in each of 50 steps leave about 0.03."""
 
 
 @dataclass(frozen=True, slots=True)

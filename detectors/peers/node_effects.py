@@ -13,26 +13,24 @@ from detectors.robust import nan_median
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+# Steps before this one that show where a rank stood. Chosen: the fewest of which a median passes over two
+# spikes.
 LATELY = 5
-"""Steps before this one that show where a rank stood. Chosen: the fewest of which a median passes over two
-spikes."""
 
+# Chosen: suspected machines that are less of a role hardly move its median, by a tenth of the spread.
 _SHARE = 1 / 16
-"""Chosen: suspected machines that are less of a role hardly move its median, by a tenth of the spread."""
 
+# Share of a machine's ranks from which it is the machine that stalls. Chosen: of eight, two may show it late.
 MOST_OF_MACHINE = 0.75
-"""Share of a machine's ranks from which it is the machine that stalls. Chosen: of eight, two may show it
-late."""
 
+# Chosen: share of its slowness by which machines of one class, and their ranks, differ.
 ONE_CLASS = 0.35
-"""Chosen: share of its slowness by which machines of one class, and their ranks, differ."""
 
+# Chosen: models and power limits differ by more; machines that differ by less are compared as they are.
 _LEAST_CLASS = float(np.log(1.1))
-"""Chosen: models and power limits differ by more; machines that differ by less are compared as they are."""
 
+# Ranks on every machine from which it is distinguished from them. Chosen: a median of fewer follows one rank.
 _RANKS = 4
-"""Ranks on every machine from which it is distinguished from them. Chosen: a median of fewer follows one
-rank."""
 
 
 def suspected(suspects: Bools, nodes: PeerGroups, groups: PeerGroups) -> Bools:

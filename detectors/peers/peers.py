@@ -22,20 +22,20 @@ Floats = npt.NDArray[np.float64]
 Real = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.intp]
 
+# Below this a median of the others does not show who is slow: of two, either may be it. Such a rank is
+# compared with its own history.
 MIN_PEERS = 3
-"""Below this a median of the others does not show who is slow: of two, either may be it. Such a rank is
-compared with its own history."""
 
+# Members up to which ``peer_median`` leaves one out: above, that moves it by less than a hundredth of the
+# spread.
 _EXACT = 64
-"""Members up to which ``peer_median`` leaves one out: above, that moves it by less than a hundredth of the
-spread."""
 
+# Ranks from which ``peer_scores`` goes by a sample, and the ranks in that. Chosen: its error is given there.
+# Ranks in a block, which stays in the cache.
 _LARGE, _SAMPLE, _BLOCK = 1000, 512, 8192
-"""Ranks from which ``peer_scores`` goes by a sample, and the ranks in that. Chosen: its error is given there.
-Ranks in a block, which stays in the cache."""
 
+# Sigmas that z is limited to. Chosen: one wild metric does not hide the others.
 _CLIP = 12.0
-"""Sigmas that z is limited to. Chosen: one wild metric does not hide the others."""
 
 
 @dataclass(frozen=True)

@@ -45,30 +45,28 @@ Ints = npt.NDArray[np.intp]
 
 Source = Literal["compute", "step"]
 
+# Coefficient of variation of step times over ranks above which the ranks do not share a wall clock. Chosen:
+# below the 0.5 % by which the compute of recorded ranks differs in a step.
 _ASYNCHRONOUS = 0.003
-"""Coefficient of variation of step times over ranks above which the ranks do not share a wall clock. Chosen:
-below the 0.5 % by which the compute of recorded ranks differs in a step."""
 
+# The same where compute times are given too. Chosen: step times differ a little by where they are measured.
 _ASYNCHRONOUS_WORK = 0.02
-"""The same where compute times are given too. Chosen: step times differ a little by where they are
-measured."""
 
+# Steps that make a rank's usual time, and steps between two fits of the work. Chosen: a median of ten is
+# known to 0.2 % at a noise of 0.5 %; a fit over 200 steps is costly.
 _LEVEL_STEPS = 10
 _WORK_REFIT = 50
-"""Steps that make a rank's usual time, and steps between two fits of the work. Chosen: a median of ten is
-known to 0.2 % at a noise of 0.5 %; a fit over 200 steps is costly."""
 
+# Amounts or replicas explain the work if the spread falls to this share. Chosen: any fit takes a little away.
 _WORK_GAIN = 0.7
-"""Amounts or replicas explain the work if the spread falls to this share. Chosen: any fit takes a little
-away."""
 
 SERIES = (
     "v", "x", "role", "data_x", "rest_x", "ts", "step", "compute", "wait", "data", "comm", "rest", "tokens",
     "squares",
 )  # fmt: skip
 
+# All but the time of day, of which single precision would leave minutes.
 _SINGLE = frozenset(SERIES) - {"ts"}
-"""All but the time of day, of which single precision would leave minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,17 +12,14 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
+# Coordinates that also make work unequal (experts): used where every resulting group keeps enough members.
 REFINE = ("ep",)
-"""Coordinates that also make work unequal (experts): used where every resulting group keeps enough
-members.
-"""
 
+# Members that leave four peers each. Chosen: a finer role is not worth losing the comparison.
 _FULL_GROUP = 5
-"""Members that leave four peers each. Chosen: a finer role is not worth losing the comparison."""
 
+# Most that members of a stage differ among themselves, as a share of their distance to all others (chosen).
 _ALIKE = 0.5
-"""Most that members of a stage differ among themselves, as a share of their distance to all others
-(chosen)."""
 
 
 def roles_from_coords(coords: Mapping[str, Ints], models: Sequence[str]) -> Ints:

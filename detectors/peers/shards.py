@@ -19,18 +19,17 @@ Ints = npt.NDArray[np.intp]
 
 DIMENSIONS = ("tp", "cp", "ep")
 
+# Least distance of a position from the others of its role, as a share of what one rank is slow by (chosen).
 _APART = 0.5
-"""Least distance of a position from the others of its role, as a share of what one rank is slow by
-(chosen)."""
 
+# Most that a rank differs from its position, as a share of that distance (chosen).
 _ALIKE = 0.5
-"""Most that a rank differs from its position, as a share of that distance (chosen)."""
 
+# Of the ranks at a position that must be alike. Chosen: one of four may be slow besides.
 _SHARE = 0.75
-"""Of the ranks at a position that must be alike. Chosen: one of four may be slow besides."""
 
+# Whole machines that must be alike to be taken for a position. Chosen: two may both be slow.
 _MACHINES = 3
-"""Whole machines that must be alike to be taken for a position. Chosen: two may both be slow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,17 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+# 95 % efficient under normal noise (Huber, 1964); five rounds of reweighting settle the third digit.
 _ROUNDS = 5
 _HUBER = 1.345
-"""95 % efficient under normal noise (Huber, 1964); five rounds of reweighting settle the third digit."""
 
+# Chosen: with fewer points, or less variation than the noise has, a line through them is arbitrary.
 _MIN_POINTS = 40
 _MIN_SPREAD = 0.01
-"""Chosen: with fewer points, or less variation than the noise has, a line through them is arbitrary."""
 
+# Of two amounts, one that a rank reports less often than in this share of the steps of the other is left out.
+# Chosen: it would leave that rank without an expectation in every tenth step.
 _MIN_REPORTED = 0.9
-"""Of two amounts, one that a rank reports less often than in this share of the steps of the other is left
-out. Chosen: it would leave that rank without an expectation in every tenth step."""
 
 
 @dataclass(frozen=True, slots=True)

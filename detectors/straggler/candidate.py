@@ -15,15 +15,15 @@ from detectors.straggler.timing_channel import TimingChannel
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
+# Steps before the evidence began that the dating of an onset, and a rank's own past, look at. Chosen: a ramp
+# takes up to 32 steps (``llr_cusum.RAMPS``).
 LOOK_BEFORE = 30
-"""Steps before the evidence began that the dating of an onset, and a rank's own past, look at. Chosen: a ramp
-takes up to 32 steps (``llr_cusum.RAMPS``)."""
 
+# From here on a step counts as slow, of a rank that is slow on and off: one in 740 healthy ones does.
 SLOW_SIGMAS = 3.0
-"""From here on a step counts as slow, of a rank that is slow on and off: one in 740 healthy ones does."""
 
+# Chosen, of the steps since the onset: of noise alone half lies above zero, of a slowdown nearly all.
 _MOSTLY_SLOW = 0.65
-"""Chosen, of the steps since the onset: of noise alone half lies above zero, of a slowdown nearly all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,19 +24,18 @@ from detectors.straggler.onset_time import date_onset
 from detectors.straggler.tensor_group import TensorGroup, mates
 from detectors.straggler.timing_channel import TimingChannel
 
+# Steps before the onset that its own past is taken from. Chosen: those of a baseline (``StragglerConfig``).
 _PAST_STEPS = 100
-"""Steps before the onset that its own past is taken from. Chosen: those of a baseline
-(``StragglerConfig``)."""
 
+# Chosen: the median of fewer steps is not worth being shown.
 _LEAST_PAST = 5
-"""Chosen: the median of fewer steps is not worth being shown."""
 
+# Chosen: a rank loads or transfers no longer than its peers up to a tenth and a millisecond more.
 _MORE, _MORE_SECONDS = 1.1, 1e-3
-"""Chosen: a rank loads or transfers no longer than its peers up to a tenth and a millisecond more."""
 
 
+# Chosen, of a rank's own slowdown: from here on others are as slow (``gates``).
 _AS_SLOW = 0.5
-"""Chosen, of a rank's own slowdown: from here on others are as slow (``gates``)."""
 
 
 def explain(

@@ -34,55 +34,54 @@ from detectors.straggler.candidate import LOOK_BEFORE, Candidate
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+# How long a rank must take longer besides what it reports. Chosen: the seconds asked of a wait that all ranks
+# share (``shared_wait.LASTS_SECONDS``), and twice its steps, for saving takes several.
 REST_STEPS, REST_SECONDS = 20, 20.0
-"""How long a rank must take longer besides what it reports. Chosen: the seconds asked of a wait that all
-ranks share (``shared_wait.LASTS_SECONDS``), and twice its steps, for saving takes several."""
 
+# Chosen: ranks below which one or two are a good part of all, and how many are alike means nothing.
 FEW = 8
-"""Chosen: ranks below which one or two are a good part of all, and how many are alike means nothing."""
 
+# Chosen: share of a role from which the usual ones may be the others.
 _MANY = 1 / 3
-"""Chosen: share of a role from which the usual ones may be the others."""
 
+# Effects below this many standard errors are not distinguished from a badly known baseline: by chance one
+# rank in 32,000 exceeds it.
 SURE_SIGMAS = 4.0
-"""Effects below this many standard errors are not distinguished from a badly known baseline: by chance one
-rank in 32,000 exceeds it."""
 
+# Chosen: a rank whose lasting difference is below so many times the spread among its peers is different, not
+# slow.
 UNLIKE_PEERS = 5.0
-"""Chosen: a rank whose lasting difference is below so many times the spread among its peers is different, not
-slow."""
 
+# Chosen: without a shared wall clock nothing holds ranks together, and a change must stand out by itself.
 ASYNCHRONOUS_SIGMAS = 3.0
-"""Chosen: without a shared wall clock nothing holds ranks together, and a change must stand out by itself."""
 
+# Chosen, of the rank's own effect: what others must show to be alike, and a change to be the rank's own.
 _HALF = 0.5
-"""Chosen, of the rank's own effect: what others must show to be alike, and a change to be the rank's own."""
 
+# Chosen, shares of the rank's excess: waiting more than the first is a victim's, less than the second a
+# culprit's. Between them waiting decides nothing: collectives and pipeline bubbles are in it too.
 _WAITS_MORE, _WAITS_LESS = 0.5, -0.3
-"""Chosen, shares of the rank's excess: waiting more than the first is a victim's, less than the second a
-culprit's. Between them waiting decides nothing: collectives and pipeline bubbles are in it too."""
 
+# Chosen: ranks that make a pattern; two may both be slow.
 _POSITION = 3
-"""Chosen: ranks that make a pattern; two may both be slow."""
 
+# Chosen: of 299 false names in independently drawn jobs 201 were of at most 3.5 %; larger effects keep their
+# delay.
 SMALL_EFFECT = float(np.log1p(0.035))
-"""Chosen: of 299 false names in independently drawn jobs 201 were of at most 3.5 %; larger effects keep their
-delay."""
 
+# Chosen: five blocks of fifty steps fit into the steps held (``StragglerConfig.history``); fewer than three
+# show little scatter.
 _LONGEST_BLOCK, _LEAST_BLOCKS = 50, 3
-"""Chosen: five blocks of fifty steps fit into the steps held (``StragglerConfig.history``); fewer than three
-show little scatter."""
 
+# Chosen: of 20 healthy ranks named in drawn jobs with slow noise 9 remain with 5 and 6 with 6; evidence of
+# white noise crosses its threshold at 6.6, so that small effects on recorded steps are named as soon.
 _SURE_BLOCKS = 6.0
-"""Chosen: of 20 healthy ranks named in drawn jobs with slow noise 9 remain with 5 and 6 with 6; evidence of
-white noise crosses its threshold at 6.6, so that small effects on recorded steps are named as soon."""
 
+# Chosen: the scatter of three blocks of as many ranks is known to 3 %, and a step of 8,192 ranks stays cheap.
 _MOST_MATES = 256
-"""Chosen: the scatter of three blocks of as many ranks is known to 3 %, and a step of 8,192 ranks stays
-cheap."""
 
+# Chosen: steps read before the onset for a rank's own past to count.
 _LEAST_OWN_PAST = 10
-"""Chosen: steps read before the onset for a rank's own past to count."""
 
 
 def is_confirmed(ratios: Ratios, found: Candidate, over: Bools) -> bool:

@@ -23,28 +23,28 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 WINDOW = 200
-AGAIN = 2
-"""Excursions within ``WINDOW`` steps that are no coincidence any more (chosen: one is); on several machines
-at once they are the work's."""
 
+# Excursions within ``WINDOW`` steps that are no coincidence any more (chosen: one is); on several machines at
+# once they are the work's.
+AGAIN = 2
+
+# Excursions within ``WINDOW`` steps to suspect a rank, and to believe it without a second kind of evidence.
+#
+# Chosen: one excursion may be a collection, two a coincidence; the fourth costs a slow rank a few more steps.
+# Two neighbouring steps make an excursion; single spikes (garbage collection) do not reach half the
+# threshold; many of them at a rank that was calm count by themselves (``_OFTEN``).
 SUSPECT = 3
 CERTAIN = 4
-"""Excursions within ``WINDOW`` steps to suspect a rank, and to believe it without a second kind of evidence.
-
-Chosen: one excursion may be a collection, two a coincidence; the fourth costs a slow rank a few more steps.
-Two neighbouring steps make an excursion; single spikes (garbage collection) do not reach half the threshold;
-many of them at a rank that was calm count by themselves (``_OFTEN``).
-"""
 
 
+# Far steps among so many of the last ones, for single ones to count. Chosen: more than a sixth, which a fault
+# in every fifth step reaches; collections and hiccups are rarer by far.
 _LATELY = 60
 _OFTEN = 11
-"""Far steps among so many of the last ones, for single ones to count. Chosen: more than a sixth, which a
-fault in every fifth step reaches; collections and hiccups are rarer by far."""
 
+# Far steps among as many up to which a rank counts as calm. Chosen: one by chance; what one rank logs or
+# saves for all is there from the start.
 _CALM = 1
-"""Far steps among as many up to which a rank counts as calm. Chosen: one by chance; what one rank logs or
-saves for all is there from the start."""
 
 
 @dataclass(frozen=True, slots=True)

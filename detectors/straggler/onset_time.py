@@ -21,9 +21,9 @@ from detectors.changepoint.llr_cusum import Onset
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
 
+# How far before the end of the first slow step an onset is put at most. Chosen: dated too early, a victim
+# comes before its culprit and a change before its cause; dated late by a part of a step, it does no harm.
 _AHEAD_SECONDS = 2.0
-"""How far before the end of the first slow step an onset is put at most. Chosen: dated too early, a victim
-comes before its culprit and a change before its cause; dated late by a part of a step, it does no harm."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,17 @@ import numpy.typing as npt
 
 Bools = npt.NDArray[np.bool_]
 
+# Chosen: steps for which a spell that has ended counts.
 WINDOW = 500
-"""Chosen: steps for which a spell that has ended counts."""
 
+# Chosen: steps up to which it is a spell; a rank slow for longer had a fault.
 SHORT = 50
-"""Chosen: steps up to which it is a spell; a rank slow for longer had a fault."""
 
+# Chosen: so many different ranks whose spells have ended are a rotation; two may be two faults.
 ROUND = 3
-"""Chosen: so many different ranks whose spells have ended are a rotation; two may be two faults."""
 
+# Chosen: slowness of so many times the longest spell of the others is no spell.
 TIMES_LONGEST = 2
-"""Chosen: slowness of so many times the longest spell of the others is no spell."""
 
 
 @dataclass(frozen=True, slots=True)

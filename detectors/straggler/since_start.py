@@ -39,64 +39,63 @@ from detectors.straggler.onset_time import Dated
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+# Steps in which it is looked for. Chosen: as many as warm-up has, after which noise is known
+# (``StragglerConfig.warmup_steps``).
 STEPS = 20
-"""Steps in which it is looked for. Chosen: as many as warm-up has, after which noise is known
-(``StragglerConfig.warmup_steps``)."""
 
+# Chosen: power limits and bins of one model explain up to 1.15. The work of uneven batches explains some
+# tenths for some steps: 15.5 nats then take eleven.
 _LEAST, _NATS_A_STEP = float(np.log(1.15)), 1.5
-"""Chosen: power limits and bins of one model explain up to 1.15. The work of uneven batches explains some
-tenths for some steps: 15.5 nats then take eleven."""
 
+# Nats: with 1,000 ranks and 16 looks, exp(-15.5) leaves 0.003 false names a job of Gaussian noise.
 _EVIDENCE = 15.5
-"""Nats: with 1,000 ranks and 16 looks, exp(-15.5) leaves 0.003 false names a job of Gaussian noise."""
 
+# Chosen: 15.5 nats then take five steps, as many as one rank by itself is seldom held up in as a job begins.
 _LARGE, _NATS_A_LARGE_STEP = float(np.log(1.5)), 3.5
-"""Chosen: 15.5 nats then take five steps, as many as one rank by itself is seldom held up in as a job
-begins."""
 
+# The least lasting slowdown that is sought after warm-up (``step_detector``).
 _LEAST_STEADY = float(np.log(1.05))
-"""The least lasting slowdown that is sought after warm-up (``step_detector``)."""
 
+# Chosen, of a whole machine: models and power limits differ by several per cent. Later looks tell a class
+# from a fault no better.
 _LEAST_MACHINE = float(np.log(1.08))
-"""Chosen, of a whole machine: models and power limits differ by several per cent. Later looks tell a class
-from a fault no better."""
 
+# Chosen: of fewer steps none may be quick, for one rank by itself is slow in some of a job's first; of a
+# small slowdown in more, for more explains it.
 _FEW, _FEW_STEADY = 5, 8
-"""Chosen: of fewer steps none may be quick, for one rank by itself is slow in some of a job's first; of a
-small slowdown in more, for more explains it."""
 
+# Chosen: at twice its peers' time in each of them, three steps suffice.
 _PLAIN, _NATS_A_PLAIN_STEP = float(np.log(2.0)), 5.5
-"""Chosen: at twice its peers' time in each of them, three steps suffice."""
 
+# Chosen: least spread of ``low``, twice what single steps of recorded ranks differ by (0.5 %), and how surely
+# that is known: ranks of ten of these recordings differ by 0.1 to 0.8 % for good.
 _FLOOR, _FREEDOM = 0.01, 20.0
-"""Chosen: least spread of ``low``, twice what single steps of recorded ranks differ by (0.5 %), and how
-surely that is known: ranks of ten of these recordings differ by 0.1 to 0.8 % for good."""
 
+# Quantiles of a role: its usual time, from the faster part, so that its slow ranks do not hide each other,
+# and where it is a Gaussian's, a sigma above the median. Chosen: a lower one than 0.35 is noisier.
 _USUAL, _LOW, _HIGH = 0.35, 0.10, 0.84
-"""Quantiles of a role: its usual time, from the faster part, so that its slow ranks do not hide each other,
-and where it is a Gaussian's, a sigma above the median. Chosen: a lower one than 0.35 is noisier."""
 
+# Sigmas of a Gaussian between these quantiles. Noise of times has a long upper tail, but in a small job the
+# upper side is the slow rank itself: it counts up to a multiple (chosen).
 _BELOW, _ABOVE, _MOST_SKEW = 0.896, 1.380, 3.0
-"""Sigmas of a Gaussian between these quantiles. Noise of times has a long upper tail, but in a small job the
-upper side is the slow rank itself: it counts up to a multiple (chosen)."""
 
+# Time grows with reported work no faster than this power, attention aside, which the squares stand for; above
+# 1 by the error of the fit.
 _MOST_SLOPE = 1.2
-"""Time grows with reported work no faster than this power, attention aside, which the squares stand for;
-above 1 by the error of the fit."""
 
+# Residual spreads from which a residual counts less (Huber 1964: 95 % efficient at a Gaussian), and rounds of
+# reweighting, which settle the third digit.
 _HUBER, _ROUNDS = 1.5, 5
-"""Residual spreads from which a residual counts less (Huber 1964: 95 % efficient at a Gaussian), and rounds
-of reweighting, which settle the third digit."""
 
+# Sum of squares added to both amounts: some jobs pack all batches to one number of tokens. It draws slopes to
+# 1: twice the tokens, or twice the length of sequences, take twice as long.
 _RIDGE = 1e-2
-"""Sum of squares added to both amounts: some jobs pack all batches to one number of tokens. It draws slopes
-to 1: twice the tokens, or twice the length of sequences, take twice as long."""
 
+# Variation of step times over ranks from which they do not wait for each other (``Ratios``).
 _COMMON_CLOCK = 0.02
-"""Variation of step times over ranks from which they do not wait for each other (``Ratios``)."""
 
+# Chosen: a fit of time against work over so many ranks is sure enough, and of 8,192 would take long.
 _MOST_FITTED = 256
-"""Chosen: a fit of time against work over so many ranks is sure enough, and of 8,192 would take long."""
 
 
 def slow_since_start(ratios: Ratios, timing: Timing, shared_work: SharedWork) -> list[Candidate]:

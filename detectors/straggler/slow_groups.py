@@ -29,33 +29,33 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]
 
+# Groups whose ranks differ in that coordinate alone, and those that work on one batch. Of two that are the
+# same ranks the first is taken.
 FAMILIES = ("tp", "cp", "ep", "replica", "pp")
-"""Groups whose ranks differ in that coordinate alone, and those that work on one batch. Of two that are the
-same ranks the first is taken."""
 
+# Families whose ranks wait for each other within what they measure as compute.
 WAITING = frozenset(("tp", "cp", "ep"))
-"""Families whose ranks wait for each other within what they measure as compute."""
 
+# Chosen, as for machines and positions (``gates``, ``shards``): what counts as slow as others, and how many
+# of a set must be.
 _ALIKE, _SHARE = 0.5, 0.75
-"""Chosen, as for machines and positions (``gates``, ``shards``): what counts as slow as others, and how many
-of a set must be."""
 
+# Chosen: more slow ranks than these outside of such groups show that something else is slow.
 _OTHERS = 0.1
-"""Chosen: more slow ranks than these outside of such groups show that something else is slow."""
 
+# Chosen: steps in which the members must still be slow, for a group is not made of ranks that were.
 _LATELY = 20
-"""Chosen: steps in which the members must still be slow, for a group is not made of ranks that were."""
 
+# Chosen: steps between two onsets of one cause, at least, and as a share of the steps that showed them.
 _TOGETHER, _VAGUE = 10, 0.5
-"""Chosen: steps between two onsets of one cause, at least, and as a share of the steps that showed them."""
 
+# Chosen: steps between two that were found for one cause, however far apart they are dated: ranks that were
+# slow shortly before may be dated to that time.
 _AT_ONCE = 3
-"""Chosen: steps between two that were found for one cause, however far apart they are dated: ranks that were
-slow shortly before may be dated to that time."""
 
+# Chosen: steps for which most are well again, while the others may be about to be: twice the quiet steps of a
+# rank that recovers (``timing_channel.QUIET_STEPS``).
 _OVER = 40
-"""Chosen: steps for which most are well again, while the others may be about to be: twice the quiet steps of
-a rank that recovers (``timing_channel.QUIET_STEPS``)."""
 
 
 @dataclass(frozen=True, slots=True)

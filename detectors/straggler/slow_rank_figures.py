@@ -19,18 +19,18 @@ from detectors.straggler.timing_channel import TimingChannel
 
 Bools = npt.NDArray[np.bool_]
 
+# Chosen, of a small slowdown: in tuning draws of up to 64 ranks the job lost none of five false ones, and at
+# least 0.33 of each of four true ones.
 _HARM = 0.3
-"""Chosen, of a small slowdown: in tuning draws of up to 64 ranks the job lost none of five false ones, and at
-least 0.33 of each of four true ones."""
 
+# Chosen: twice the longest blocks of steps that a small slowdown is held against (``gates``).
 _LASTS = 100
-"""Chosen: twice the longest blocks of steps that a small slowdown is held against (``gates``)."""
 
+# Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``gates``).
 _AS_SLOW = 0.5
-"""Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``gates``)."""
 
+# Chosen: steps seen before the onset, for the job's speed at that time to be known.
 _MIN_BEFORE = 10
-"""Chosen: steps seen before the onset, for the job's speed at that time to be known."""
 
 
 def slow_rank(ratios: Ratios, channel: TimingChannel, found: Candidate, over: Bools) -> SlowRank:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 Bools = npt.NDArray[np.bool_]
 
+# Chosen: steps over which the past is forgotten, for a job changes what it does.
 MEMORY = 500.0
-"""Chosen: steps over which the past is forgotten, for a job changes what it does."""
 
 
 class SpikeRate:

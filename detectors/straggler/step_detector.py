@@ -64,23 +64,24 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
+# Steps settled at which roles and baselines are learnt anew. Chosen: often while there is little to go by,
+# later seldom, for a fit over 100 steps is costly.
 _SOON = (3, 10, 20, 30)
 _EVERY = 20
-"""Steps settled at which roles and baselines are learnt anew. Chosen: often while there is little to go by,
-later seldom, for a fit over 100 steps is costly."""
 
+# The last steps are left out of a baseline. Chosen: a fault that began in them must not have become usual
+# before it is suspected.
 _RECENT = 10
-"""The last steps are left out of a baseline. Chosen: a fault that began in them must not have become usual
-before it is suspected."""
 
+# Chosen, of what a rank was slow by when it was found: from here on it still is (``gates``).
 _STILL = 0.5
-"""Chosen, of what a rank was slow by when it was found: from here on it still is (``gates``)."""
 
 _COARSE_EFFECT = 0.10
+
+# Smallest slowdowns looked for where the work varies, without a change to see, and while roles are unknown.
+# Chosen: each of them is within what healthy ranks show for good in that case.
 _LASTING_EFFECT = 0.05
 _UNKNOWN_ROLE_EFFECT = 0.25
-"""Smallest slowdowns looked for where the work varies, without a change to see, and while roles are unknown.
-Chosen: each of them is within what healthy ranks show for good in that case."""
 
 
 class StragglerDetector:

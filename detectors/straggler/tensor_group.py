@@ -16,23 +16,23 @@ from detectors.straggler.core import Ints, Mates, SlowRank
 from detectors.straggler.gates import SURE_SIGMAS
 from detectors.straggler.timing_channel import TimingChannel
 
+# Chosen, of a rank's own slowdown: mates who show less do not wait for all of it.
 _ALIKE = 0.5
-"""Chosen, of a rank's own slowdown: mates who show less do not wait for all of it."""
 
+# Chosen, of a rank's own slowdown: least that mates show of it who wait for a part of it.
 _FOLLOWS = 0.1
-"""Chosen, of a rank's own slowdown: least that mates show of it who wait for a part of it."""
 
+# Chosen: the slowest is so many times as slow as the next, and by so much slower (``min_effect``), or the
+# slowest cannot be named.
 _CLEAR, _LEAST = 1.5, 0.02
-"""Chosen: the slowest is so many times as slow as the next, and by so much slower (``min_effect``), or the
-slowest cannot be named."""
 
 
+# Sizes of tensor-parallel groups within a node: powers of two, ranks in a row (Megatron-LM's order).
 _SIZES = (2, 4, 8)
-"""Sizes of tensor-parallel groups within a node: powers of two, ranks in a row (Megatron-LM's order)."""
 
+# Steps before an onset from which the usual ratio is taken. Chosen: their median tolerates an onset that is a
+# few steps off.
 _BEFORE = 10
-"""Steps before an onset from which the usual ratio is taken. Chosen: their median tolerates an onset that is
-a few steps off."""
 
 
 class TensorGroup(NamedTuple):

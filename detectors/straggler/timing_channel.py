@@ -20,33 +20,33 @@ from detectors.straggler.spike_rate import SpikeRate
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+# Chance of a false alarm per step and job: to suspect, and to report without other evidence. Chosen: in a job
+# of 1,000 GPUs with steps of 1 s that is 0.7 and 0.007 times in 1,000 node-days; ten times less delays a
+# small slowdown by a tenth.
 P_SUSPICION = 1e-6
 P_ALONE = 1e-8
-"""Chance of a false alarm per step and job: to suspect, and to report without other evidence. Chosen: in a
-job of 1,000 GPUs with steps of 1 s that is 0.7 and 0.007 times in 1,000 node-days; ten times less delays a
-small slowdown by a tenth."""
 
+# Log-odds more for what was always so, a factor of 150. Chosen: there is no change to date, and healthy ranks
+# differ for good too.
 LASTING_EXTRA = 5.0
-"""Log-odds more for what was always so, a factor of 150. Chosen: there is no change to date, and healthy
-ranks differ for good too."""
 
+# A log ratio from where on the likelihood ratio is in favour of a slowdown of ``LARGE``: half of it, where
+# δ·(x - δ/2) changes its sign.
 FAR = float(np.log1p(LARGE)) / 2
-"""A log ratio from where on the likelihood ratio is in favour of a slowdown of ``LARGE``: half of it, where
-δ·(x - δ/2) changes its sign."""
 
+# Chosen: a step beyond so many sigmas gives about as much evidence of a slow rank as one step may.
 _FAR_SIGMAS = 4.0
-"""Chosen: a step beyond so many sigmas gives about as much evidence of a slow rank as one step may."""
 
+# Chosen, standard errors: healthy centres of a few steps are hardly further from where they belong.
 _TRANSLATION = 5.0
-"""Chosen, standard errors: healthy centres of a few steps are hardly further from where they belong."""
 
+# Surprise of far steps where a twentieth of the healthy ones are. Chosen: collections are rarer; behind them
+# three far steps in a row at one rank are unusual.
 _OFTEN = math.log(20.0)
-"""Surprise of far steps where a twentieth of the healthy ones are. Chosen: collections are rarer; behind them
-three far steps in a row at one rank are unusual."""
 
+# Steps without any evidence after which a rank has recovered. Chosen: a rank that is slow in waves is
+# reported once, and its recovery so many steps late.
 QUIET_STEPS = 20
-"""Steps without any evidence after which a rank has recovered. Chosen: a rank that is slow in waves is
-reported once, and its recovery so many steps late."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from exporters.host.chrony import ChronyClient
 
 OFFSET = "host.clock_offset_seconds"
 
+# Bits of the kernel's clock status (adjtimex(2)).
 STA_PLL, STA_UNSYNC, STA_CLOCKERR, STA_NANO = 0x0001, 0x0040, 0x1000, 0x2000
-"""Bits of the kernel's clock status (adjtimex(2))."""
 
+# Beyond this bound on the error the offset is not used. The kernel widens the bound by 500 ppm from one
+# correction to the next, which is 1 s in the longest interval of systemd-timesyncd (2,048 s): four of them.
 MAX_ERROR_SECONDS = 4.0
-"""Beyond this bound on the error the offset is not used. The kernel widens the bound by 500 ppm from one
-correction to the next, which is 1 s in the longest interval of systemd-timesyncd (2,048 s): four of them."""
 
 
 class _Timex(ctypes.Structure):

@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 
 Read = TypeVar("Read")
 
+# How long one tick waits for its devices, within the half second of a collector. The tick goes on without a
+# device that is late; its answer counts in the tick in which it arrives.
 WAIT_SECONDS = 0.4
-"""How long one tick waits for its devices, within the half second of a collector. The tick goes on without a
-device that is late; its answer counts in the tick in which it arrives."""
 
 
 class DeviceThreads(Generic[Read]):

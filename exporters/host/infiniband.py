@@ -10,8 +10,8 @@ from exporters.host.kernel_files import names_in, parse_float, parse_int, read_i
 from exporters.host.seldom import Seldom
 from slowrank.telemetry.columns import Value
 
+# Unit of the ``port_*_data`` counters (InfiniBand specification: 32-bit words).
 _WORD_BYTES = 4
-"""Unit of the ``port_*_data`` counters (InfiniBand specification: 32-bit words)."""
 
 _WORDS = {
     "nic.port.rx_bytes_total": "counters/port_rcv_data",
@@ -37,8 +37,9 @@ _COUNTS = {
 }
 # As in "400 Gb/sec (4X NDR)".
 _RATE = re.compile(r"([0-9.]+)\s*Gb/sec")
+
+# The port state ``4: ACTIVE``.
 _ACTIVE = 4
-"""The port state ``4: ACTIVE``."""
 
 
 class InfinibandCollector:

@@ -59,8 +59,8 @@ _SEVERITY: dict[str, Severity] = {
     "host.hung_task": "warning",
 }
 
+# The codes of this collector's events, besides ``xid.N``.
 CODES = tuple(dict.fromkeys(code for _, code in _PATTERNS))
-"""The codes of this collector's events, besides ``xid.N``."""
 
 
 class KmsgCollector:

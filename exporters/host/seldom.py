@@ -5,12 +5,12 @@ from collections.abc import Mapping
 
 from exporters.collector import Columns
 
+# No detector reads them, and roll-ups have ten seconds; every second they would be a tenth of a sample.
 PACKETS = ("nic.port.rx_packets_total", "nic.port.tx_packets_total")
-"""No detector reads them, and roll-ups have ten seconds; every second they would be a tenth of a sample."""
 
+# Least time between two values. Chosen: every fifth tick of a second, as the slow set of GPUs
+# (``exporters.nvml.deadlines``), with half a tick for its jitter.
 SECONDS = 4.5
-"""Least time between two values. Chosen: every fifth tick of a second, as the slow set of GPUs
-(``exporters.nvml.deadlines``), with half a tick for its jitter."""
 
 
 class Seldom:

@@ -18,8 +18,9 @@ _log = logging.getLogger(__name__)
 
 _PREFIX = "nccl-inspector-"
 _NEEDS = "a job with NCCL Inspector, and its folder in SLOWRANK_EXPORTER_NCCL"
+
+# Rows that wait for the next tick. Chosen: somewhat more than a tick takes from the training hook.
 MAX_WAITING = 20_000
-"""Rows that wait for the next tick. Chosen: somewhat more than a tick takes from the training hook."""
 
 
 @dataclass(frozen=True, slots=True)

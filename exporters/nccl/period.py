@@ -6,15 +6,15 @@ from itertools import pairwise
 Kind = tuple[str, int]
 """What is compared: the function of a collective and its bytes."""
 
+# Whole repetitions that a sequence must have. Chosen: two may be chance in the first steps, whose buckets
+# differ from those of later ones.
 REPEATS = 3
-"""Whole repetitions that a sequence must have. Chosen: two may be chance in the first steps, whose buckets
-differ from those of later ones."""
+# The same where collectives are equal, so that time alone divides them into steps. Chosen: so many
+# repetitions of nearly a step are not alike by chance.
 REPEATS_OF_EQUALS = 8
-"""The same where collectives are equal, so that time alone divides them into steps. Chosen: so many
-repetitions of nearly a step are not alike by chance."""
+# The longest of the repetitions against the shortest. Chosen: equal buckets of one step, of which one is
+# preceded by the step's compute, differ by more; a checkpoint among the repetitions delays the result.
 SPREAD = 2.0
-"""The longest of the repetitions against the shortest. Chosen: equal buckets of one step, of which one is
-preceded by the step's compute, differ by more; a checkpoint among the repetitions delays the result."""
 
 
 def step_period(kinds: Sequence[Kind], ends: Sequence[float]) -> int | None:

@@ -17,15 +17,16 @@ from exporters.collector import Columns
 from exporters.nccl.period import Kind, least_rotation, step_period
 from exporters.nccl.record import Collective
 
+# Collectives in which the sequence is looked for. Chosen: three steps with four in each of 500 layers.
 MAX_HISTORY = 6144
-"""Collectives in which the sequence is looked for. Chosen: three steps with four in each of 500 layers."""
+# Collectives before the first search: three steps with two each.
 FIRST_LOOK = 6
-"""Collectives before the first search: three steps with two each."""
+
+# Steps in which one that takes ``LONGEST`` times the median shows that the sequence was too short: equal
+# buckets, of which one is preceded by the compute of the step. Afterwards it is a pause. Chosen: more than
+# the equal buckets of a step.
 LONGEST = 3.0
 PROBATION = 64
-"""Steps in which one that takes ``LONGEST`` times the median shows that the sequence was too short: equal
-buckets, of which one is preceded by the compute of the step. Afterwards it is a pause. Chosen: more than the
-equal buckets of a step."""
 
 
 @dataclass(slots=True)

@@ -12,8 +12,9 @@ from slowrank.telemetry.columns import Value
 _MHZ = 1_000_000
 # NVML documents KB/s; of 1000 or of 1024 bytes was not verified.
 _KILOBYTE = 1000
+
+# Members of NVML's value union by its type number.
 _VALUE_FIELDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Members of NVML's value union by its type number."""
 
 _GPU = "an NVIDIA GPU"
 _HBM = "an NVIDIA GPU with a sensor in its memory"
@@ -165,14 +166,14 @@ SLOW: tuple[NvmlCall, ...] = (
     _one("gpu.ecc.uncorrected_total", _ecc("UNCORRECTED"), _ECC),
 )
 
+# Filled by ``gpm``, which keeps a sample from one reading to the next.
 GPM_COLUMNS = ("gpu.tensor_active_ratio", "gpu.dram_active_ratio")
-"""Filled by ``gpm``, which keeps a sample from one reading to the next."""
+# Filled by ``collector``, which waits for the readings.
 CALL_SECONDS = "gpu.nvml_call_seconds"
-"""Filled by ``collector``, which waits for the readings."""
 
+# Every column that is read through NVML, with what the GPU must support for it.
 COLUMNS: Mapping[str, str] = {
     **{column: call.needs for call in (*CORE, *SLOW) for column in call.columns},
     **dict.fromkeys(GPM_COLUMNS, "an NVIDIA GPU from Hopper on, not divided by MIG"),
     CALL_SECONDS: _GPU,
 }
-"""Every column that is read through NVML, with what the GPU must support for it."""

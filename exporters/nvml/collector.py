@@ -21,14 +21,15 @@ from slowrank.telemetry.hardware.boards import board_label
 from slowrank.telemetry.records import GPUS_RELEASED
 
 NVML_CHILD = (sys.executable, "-m", "exporters.nvml.child")
+
+# Where the driver lists its GPUs by PCI address; listing the names accesses no GPU.
 DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
-"""Where the driver lists its GPUs by PCI address; listing the names accesses no GPU."""
+# How often samples name the boards of the GPUs, which they do at once when one has changed. Chosen: a
+# consumer that starts anew has them before its first findings; they take half as much as a sample's values.
 BOARDS_SECONDS = 60.0
-"""How often samples name the boards of the GPUs, which they do at once when one has changed. Chosen: a
-consumer that starts anew has them before its first findings; they take half as much as a sample's values."""
+# Seconds (61 µs) to which the time of a read is rounded. Chosen: far below what a rule looks at (0.25 s). The
+# digits after it would take two bytes a GPU in the log.
 CALL_STEP = 2.0**-14
-"""Seconds (61 µs) to which the time of a read is rounded. Chosen: far below what a rule looks at (0.25 s).
-The digits after it would take two bytes a GPU in the log."""
 
 
 class NvmlCollector:

@@ -11,10 +11,10 @@ import pynvml
 from exporters.nvml.calls import CORE, SLOW, Columns
 from exporters.nvml.gpm import Gpm
 
+# How long a call that a GPU does not support is left out. Chosen: support changes with the driver or MIG.
 RETRY_UNSUPPORTED_SECONDS = 3600.0
-"""How long a call that a GPU does not support is left out. Chosen: support changes with the driver or MIG."""
+# NVML errors that invalidate a handle: its GPU fell off the bus, was reset or taken out.
 _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED", "DRIVER_NOT_LOADED")
-"""NVML errors that invalidate a handle: its GPU fell off the bus, was reset or taken out."""
 
 
 class GpuGone(Exception):

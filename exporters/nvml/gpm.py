@@ -5,8 +5,8 @@ from typing import Any
 
 from exporters.nvml.calls import GPM_COLUMNS, Columns
 
+# Least time between the two samples of a mean, as NVML documents.
 MIN_SECONDS = 0.1
-"""Least time between the two samples of a mean, as NVML documents."""
 
 
 class Gpm:

@@ -6,10 +6,10 @@ read the GPUs do.
 
 from pathlib import Path
 
+# Validity of an empty file. Chosen: a reset takes less than a minute, a reload of the driver a few.
 DEFAULT_SECONDS = 600.0
-"""Validity of an empty file. Chosen: a reset takes less than a minute, a reload of the driver a few."""
+# Limit on the effect of a forgotten file. Chosen: a day.
 MAX_SECONDS = 86_400.0
-"""Limit on the effect of a forgotten file. Chosen: a day."""
 
 
 def released(path: Path, wall: float) -> bool:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+# Exit statuses of the child: an error of its own, and no NVML or driver.
 FAILED, NO_DRIVER = 1, 3
-"""Exit statuses of the child: an error of its own, and no NVML or driver."""
 
 _CHUNK = 65536
 _MAX_LINE = 1 << 20

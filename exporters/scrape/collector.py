@@ -15,10 +15,10 @@ from slowrank.foreign.rules import RULES
 
 _log = logging.getLogger(__name__)
 
+# Seconds for which gauges are held where a target does not answer. Chosen: three times the longest read.
 HELD_SECONDS = 15.0
-"""Seconds for which gauges are held where a target does not answer. Chosen: three times the longest read."""
+# Unknown metric names that the log shows of each target.
 _SHOWN = 10
-"""Unknown metric names that the log shows of each target."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from slowrank.foreign.rules import RULES
 from slowrank.foreign.series import Point, board_of, plain, points
 
+# A page that is not complete by then has failed. Chosen: half of Prometheus' default, and far above the time
+# in which an exporter on this node answers.
 TIMEOUT_SECONDS = 5.0
-"""A page that is not complete by then has failed. Chosen: half of Prometheus' default, and far above the time
-in which an exporter on this node answers."""
+# Chosen: a hundred times the page of node_exporter on a host with many disks.
 MAX_BYTES = 16 * 2**20
-"""Chosen: a hundred times the page of node_exporter on a host with many disks."""
+
 _CHUNK = 64 * 1024
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 

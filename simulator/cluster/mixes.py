@@ -16,8 +16,8 @@ class Mix:
     lemons: float = 0.0
 
 
+# Assumption; with 1.2 % lemons (Kokolis et al., HPCA 2025) they have a fifth of all faults.
 LEMON_HAZARD = 20.0
-"""Assumption; with 1.2 % lemons (Kokolis et al., HPCA 2025) they have a fifth of all faults."""
 
 
 def _spread(total: float, counts: Mapping[str, float]) -> dict[str, float]:
@@ -25,19 +25,19 @@ def _spread(total: float, counts: Mapping[str, float]) -> dict[str, float]:
     return {kind: total * count / sum(counts.values()) for kind, count in counts.items()}
 
 
+# 419 interruptions of the Llama 3 405B run, by the kind that stands for each of its rows.
 _LLAMA3_COUNTS = {
     "gpu_exec": 74, "gpu_lost": 74, "hbm_degradation": 36, "ecc_uncorrectable": 36 + 19, "app_crash": 54 + 2,
     "switch_down": 7, "nic_flap": 14, "link_errors": 14, "node_silent": 32 + 2, "gsp_hang": 17,
     "nic_crash": 4, "nic_slow": 3, "job_hang": 7, "loss_spike": 6, "thermal_throttle": 6, "storage_stall": 3,
     "power_brake": 3, "pcie_downgrade": 2, "host_contention": 2, "memory_overload": 2,
 }  # fmt: skip
-"""419 interruptions of the Llama 3 405B run, by the kind that stands for each of its rows."""
 
+# Seven months of Minder's production faults, per cent.
 _MINDER_SHARES = {
     "ecc_uncorrectable": 38.9, "gpu_exec": 14.6 + 7.7, "pcie_downgrade": 6.6, "node_silent": 6.0,
     "nic_crash": 5.7, "storage_stall": 5.7, "gpu_lost": 2.0, "nvlink_error": 1.7, "link_errors": 0.9,
 }  # fmt: skip
-"""Seven months of Minder's production faults, per cent."""
 
 # Shares of causes in the default mix, after the counts above and those of ByteRobust.
 _FAIL_STOP = {
@@ -56,6 +56,7 @@ _TELEMETRY = {
 # Together the 0.5 % of machines that were slow for good in production.
 _CHRONIC = {"clock_lock": 0.003, "silent_slow": 0.002}
 
+# Mixes by name; ``default`` is a dedicated cluster, ``shared`` one with neighbours.
 MIXES: dict[str, Mix] = {
     "default": Mix(
         rates={
@@ -82,4 +83,3 @@ MIXES: dict[str, Mix] = {
     "fail_slow": Mix(rates=_spread(5.0, {"silent_slow": 1, "thermal_throttle": 1, "clock_lock": 1})),
     "telemetry": Mix(rates=_spread(8.0, _TELEMETRY)),
 }
-"""Mixes by name; ``default`` is a dedicated cluster, ``shared`` one with neighbours."""

@@ -19,12 +19,12 @@ from simulator.faults.events import Incident
 from simulator.faults.machine_faults import HW_THERMAL, POWER_BRAKE
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
+# Power above idle while a rank waits in a collective, which polls on every SM, over that of computing. An
+# assumption within reports of 30 to 50 % of the whole power (nebius/soperator issue 796): 0.34 gives 42 %.
+# The test of idle nodes fires below 60 %, and would miss ranks that spin at more.
 SPIN_POWER = 0.34
-"""Power above idle while a rank waits in a collective, which polls on every SM, over that of computing. An
-assumption within reports of 30 to 50 % of the whole power (nebius/soperator issue 796): 0.34 gives 42 %. The
-test of idle nodes fires below 60 %, and would miss ranks that spin at more."""
+# Time constant of the temperature, which follows the power as a first-order lag. Assumption.
 THERMAL_SECONDS = 25.0
-"""Time constant of the temperature, which follows the power as a first-order lag. Assumption."""
 # Temperature from which NVML counts the margin. Assumption, as the idle clock.
 SLOWDOWN_CELSIUS = 87.0
 IDLE_CLOCK_HZ = 0.345e9
@@ -54,11 +54,11 @@ class Model:
     spread: float
 
 
+# The A100's figures fit the quantiles of the Kalos cluster of AcmeTrace.
 MODELS = {
     "H100": Model(700.0, 75.0, 640.0, 1.755e9, 1.98e9, 80 * 2.0**30, (30.0, 1.5), (36.0, 0.0), 9.0, 0.012),
     "A100": Model(400.0, 65.0, 405.0, 1.41e9, 1.41e9, 80 * 2.0**30, (25.0, 3.5), (28.0, 7.0), 6.0, 0.075),
 }
-"""The A100's figures fit the quantiles of the Kalos cluster of AcmeTrace."""
 
 
 class Gpus:

@@ -19,10 +19,11 @@ PACKET_BYTES = 4096
 # The detector's floor of 10 notifications a second, not this rate, is what congestion is compared with.
 SYMBOL_ERRORS_PER_SECOND = 0.001
 CNPS_PER_SECOND = 2.0
+
+# Slope of `port_xmit_wait` in the lost bandwidth. Assumption: a busy 400 Gb/s port that lost half of it
+# counts a million ticks a second or more, a healthy one 2 % of that. The detector compares ratios above 1,000
+# ticks a second, so that a far smaller slope would make slow ports of little traffic invisible.
 WAIT_TICKS_PER_BYTE = 1e-4
-"""Slope of `port_xmit_wait` in the lost bandwidth. Assumption: a busy 400 Gb/s port that lost half of it
-counts a million ticks a second or more, a healthy one 2 % of that. The detector compares ratios above 1,000
-ticks a second, so that a far smaller slope would make slow ports of little traffic invisible."""
 
 
 class Nics:

@@ -8,5 +8,5 @@ from simulator.faults.kinds import FaultKind
 from simulator.faults.machine_faults import GPU_FAULTS, HOST_FAULTS
 from simulator.faults.shared_faults import JOB_FAULTS, NETWORK_FAULTS, TELEMETRY_FAULTS
 
+# Every kind of fault by name.
 CATALOGUE: dict[str, FaultKind] = GPU_FAULTS | HOST_FAULTS | NETWORK_FAULTS | JOB_FAULTS | TELEMETRY_FAULTS
-"""Every kind of fault by name."""

@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from simulator.cluster.layout import FloatArray
 
+# Compute time goes with the clock to this power. Assumption: part of a step is bound by memory.
 CLOCK_EXPONENT = 0.6
-"""Compute time goes with the clock to this power. Assumption: part of a step is bound by memory."""
 
 BoolArray = npt.NDArray[np.bool_]
 

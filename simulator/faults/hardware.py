@@ -8,8 +8,8 @@ from simulator.cluster.layout import ClusterSpec, FloatArray
 from simulator.faults.condition import Condition, Extent, healthy
 from simulator.faults.fault import Fault
 
+# Parts of a piece of work, each with the condition at its middle: bounds the error to a sixteenth of it.
 PARTS = 8
-"""Parts of a piece of work, each with the condition at its middle: bounds the error to a sixteenth of it."""
 
 
 def nodes_of(spec: ClusterSpec, fault: Fault) -> range:

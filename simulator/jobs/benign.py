@@ -8,9 +8,10 @@ import numpy as np
 
 from simulator.cluster.layout import ClusterSpec, JobSpec, Planned, Workload
 
+# Share of samples missing in recorded telemetry during the life of a pod (docs/simulator.md).
 LOST_SHARE = 3e-4
-"""Share of samples missing in recorded telemetry during the life of a pod (docs/simulator.md)."""
 
+# One workload for each confounder; times of planned changes suit a run of some minutes.
 BENIGN: dict[str, Workload] = {
     "plain": Workload(),
     "garbage collection": Workload(gc_share=0.02),
@@ -32,7 +33,6 @@ BENIGN: dict[str, Workload] = {
     "batch stages": Workload(planned=tuple(Planned(onset=80.0 + 40.0 * i, factor=1.15) for i in range(4))),
     "hot days": Workload(diurnal=0.02),
 }
-"""One workload for each confounder; times of planned changes suit a run of some minutes."""
 
 
 def draw_spec(

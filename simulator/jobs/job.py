@@ -18,10 +18,10 @@ from simulator.jobs.timeline import Segment, Timeline
 from simulator.jobs.workload import WorkSource
 from slowrank.telemetry import NodeEvent
 
+# Time for which other ranks compute on after one has died, until they wait for it. Assumption.
 VICTIMS_FOLLOW_SECONDS = 0.3
-"""Time for which other ranks compute on after one has died, until they wait for it. Assumption."""
+# Share of an evaluation in which a GPU computes. Assumption.
 EVALUATION_SHARE = 0.5
-"""Share of an evaluation in which a GPU computes. Assumption."""
 
 
 class RunningJob:

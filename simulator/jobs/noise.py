@@ -6,10 +6,11 @@ import numpy as np
 
 from simulator.cluster.layout import FloatArray, JobSpec, Planned
 
+# Lag-1 of the shared drift; with the noise added, a rank's steps have the measured 0.7 to 0.8.
 DRIFT_MEMORY = 0.9
-"""Lag-1 of the shared drift; with the noise added, a rank's steps have the measured 0.7 to 0.8."""
+# Lag-1 of the effect of neighbours on shared hardware (measured: 0.52 to 0.59 with the noise added).
 WANDER_MEMORY = 0.6
-"""Lag-1 of the effect of neighbours on shared hardware (measured: 0.52 to 0.59 with the noise added)."""
+
 DAY_SECONDS = 86400.0
 
 # The tails, as shares of steps and in units of the spread: very long sequences, delayed steps. Set so that

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from slowrank.client.objects import Finding
 
 PATH = "/events/stream"
+
+# Pause before a lost stream is opened again: the ``retry`` that the API sends.
 RECONNECT_SECONDS = 3.0
-"""Pause before a lost stream is opened again: the ``retry`` that the API sends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ _INT64 = 2**63
 # A larger number becomes infinity in a 32-bit column.
 _FLOAT32_MAX = 3.4e38
 
+# Seconds for which equal values of all GPUs count as not read again, so that their counters are missing.
+# After that the source itself is frozen. Chosen: three of dcgm-exporter's default intervals of 30 s.
 UNCHANGED_SECONDS = 90.0
-"""Seconds for which equal values of all GPUs count as not read again, so that their counters are missing.
-After that the source itself is frozen. Chosen: three of dcgm-exporter's default intervals of 30 s."""
 
 Device = dict[str, Value]
 

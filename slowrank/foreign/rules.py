@@ -209,5 +209,5 @@ OTEL: dict[str, tuple[Rule, ...]] = {
     "system.memory.limit": _host("memory.total_bytes"),
 }
 
+# All rules by metric name.
 RULES: Mapping[str, tuple[Rule, ...]] = {**DCGM, **NODE_EXPORTER, **OTEL}
-"""All rules by metric name."""

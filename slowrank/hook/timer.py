@@ -18,13 +18,14 @@ DEFAULT_EXPORTER = "127.0.0.1:9311"
 PHASES = ("compute", "wait", "data", "comm", "checkpoint")
 NOTES = ("tokens", "loss", "grad_norm", "seq_len_sq_sum")
 MAY_DIVERGE = ("loss", "grad_norm")
+
+# Sent for a loss or norm that is NaN or infinite: a symptom worth reporting, which JSON cannot express.
 # The same number as telemetry.schema.NOT_FINITE: this folder imports nothing of slowrank.
 NOT_FINITE = 1e300
-"""Sent for a loss or norm that is NaN or infinite: a symptom worth reporting, which JSON cannot express."""
 
+# A step is reported as open after so many seconds, and so many times the last one. Chosen: above the jitter
+# of steps; a job counts as stalled after 15 s and five usual steps at the earliest (detectors.job.progress).
 OPEN_SECONDS, _OPEN_STEPS = 5.0, 2.0
-"""A step is reported as open after so many seconds, and so many times the last one. Chosen: above the jitter
-of steps; a job counts as stalled after 15 s and five usual steps at the earliest (detectors.job.progress)."""
 
 Phase = Literal["compute", "wait", "data", "comm", "checkpoint"]
 

@@ -45,8 +45,8 @@ MAX_INT = 2**63 - 1
 MAX_WEIGHT = 1e100
 DEAD_LETTER_BYTES = 4096
 
+# Reason of a record that is valid except for its time.
 BAD_TIME = "bad_time"
-"""Reason of a record that is valid except for its time."""
 
 REASONS = (
     "oversize",

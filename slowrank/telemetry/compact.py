@@ -15,16 +15,17 @@ from slowrank.telemetry.records import VERSION, JobSteps, NodeSample, OpenStep
 COMPACT_VERSION = 2
 
 _NUMBER = re.compile(r"0|[1-9]\d{0,2}", re.ASCII)
-_RANGE = re.compile(rf"([^\[\],]*)\[({_NUMBER.pattern})-({_NUMBER.pattern})\]([^\[\],]*)", re.ASCII)
-"""As in ``mlx5_[0-7]/1``. Three digits: more than ``checks.MAX_INSTANCES`` are refused afterwards."""
 
+# As in ``mlx5_[0-7]/1``. Three digits: more than ``checks.MAX_INSTANCES`` are refused afterwards.
+_RANGE = re.compile(rf"([^\[\],]*)\[({_NUMBER.pattern})-({_NUMBER.pattern})\]([^\[\],]*)", re.ASCII)
+
+# Longest text that may be a range, and whose parts are kept for the next record: room for 16 names and the
+# labels of a node. A range makes a thousand names of one: with longer ones it could fill the memory.
 KEPT = 256
-"""Longest text that may be a range, and whose parts are kept for the next record: room for 16 names and the
-labels of a node. A range makes a thousand names of one: with longer ones it could fill the memory."""
 
 Ids = tuple[str, ...]
+# First bytes of msgpack's arrays, by which a message of this form is known; those of version 1 are maps.
 ARRAYS = frozenset(bytes([first]) for first in (*range(0x90, 0xA0), 0xDC, 0xDD))
-"""First bytes of msgpack's arrays, by which a message of this form is known; those of version 1 are maps."""
 
 
 class CompactSample(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -19,10 +19,11 @@ MAX_DATAGRAM_ROWS = 256
 # Limit of a step and its phases. Chosen: far above any step or checkpoint.
 MAX_SECONDS = 7 * 86_400.0
 HEAD_FIELDS = ("rank", "local_rank", "gpu_index", *COORDS)
+
+# The columns of schema 1 that differ from row to row, in its order; those of ``HEAD_FIELDS`` stand once.
 ROW_FIELDS = tuple(name for name in STEP_V1.names if name not in HEAD_FIELDS)
-"""The columns of schema 1 that differ from row to row, in its order; those of ``HEAD_FIELDS`` stand once."""
+# The columns of the step schema that a datagram can fill.
 STEP_COLUMNS = (*HEAD_FIELDS, *ROW_FIELDS, "seq_len_sq_sum")
-"""The columns of the step schema that a datagram can fill."""
 
 Optional = float | None
 DatagramRow = tuple[

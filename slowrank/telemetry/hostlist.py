@@ -4,8 +4,8 @@ import itertools
 import re
 from collections.abc import Iterator
 
+# Names in one list (chosen: four times the largest cluster that is shown on one page).
 MAX_HOSTS = 4096
-"""Names in one list (chosen: four times the largest cluster that is shown on one page)."""
 
 _TOO_MANY = f"a host list may name {MAX_HOSTS} nodes at most, counted as often as it repeats them"
 

@@ -11,8 +11,8 @@ import msgspec
 
 from slowrank.telemetry.records import Evidence, Family, Mates, Severity, Subject, Suspect
 
+# Older versions are read for one release (``old_messages``).
 MESSAGE_VERSION = 3
-"""Older versions are read for one release (``old_messages``)."""
 
 PhaseName = Literal["image", "environment", "launch", "rendezvous", "checkpoint_load", "first_step"]
 """Phases of the start of a job, in their order."""

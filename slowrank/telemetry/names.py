@@ -18,8 +18,9 @@ from slowrank.telemetry.schema import (
 COORDS = ("dp", "pp", "tp", "cp", "ep")
 
 _SAMPLE = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
+
+# Valid values of ``metric`` in a sample row.
 METRICS = (*_SAMPLE.gpu.names, *_SAMPLE.nic.names, *_SAMPLE.host.names)
-"""Valid values of ``metric`` in a sample row."""
 
 _HEAD = ("kind", "ts", "cluster", "node", "boot_id", "seq", "job_id", "labels")
 _FIELDS: dict[str, tuple[str, ...]] = {

@@ -9,8 +9,8 @@ import msgspec
 
 VERSION = 1
 
+# Node of JSON rows without one: no machine, so that its ranks have no common cause.
 UNKNOWN_NODE = "unknown"
-"""Node of JSON rows without one: no machine, so that its ranks have no common cause."""
 
 SubjectType = Literal[
     "gpu", "node", "nic", "link", "switch", "rank", "group", "job", "rack", "site", "exporter", "telemetry"
@@ -19,8 +19,8 @@ SubjectType = Literal[
 ``site`` is all of a cluster."""
 
 
+# Label of samples whose exporter has released the node's GPUs on request: no GPU is missing.
 GPUS_RELEASED = {"gpus": "released"}
-"""Label of samples whose exporter has released the node's GPUs on request: no GPU is missing."""
 
 
 # gc=False: records have no cycles, and the garbage collector would visit thousands of them a second.

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+# Suffixes by which a reader would expect another format than NDJSON.
 FOREIGN = (".csv", ".parquet", ".pq", ".zst", ".zstd")
-"""Suffixes by which a reader would expect another format than NDJSON."""
 
 
 @contextlib.contextmanager

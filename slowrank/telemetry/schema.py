@@ -21,15 +21,15 @@ zero), ``or`` the union of a bitmask."""
 
 ITEM_SIZE: dict[Dtype, int] = {"<f4": 4, "<f8": 8, "<i2": 2, "<i4": 4, "<i8": 8}
 
+# Stands for "not read" in an integer column, as NaN does in a float column: the least number of its type.
 MISSING: dict[Dtype, int] = {"<i2": -(2**15), "<i4": -(2**31), "<i8": -(2**63)}
-"""Stands for "not read" in an integer column, as NaN does in a float column: the least number of its type."""
 
 MISSING_INT = MISSING["<i8"]
 
 
+# Value of a loss or a gradient norm that is NaN or infinite: NaN means a missing value, and JSON has no
+# infinity. In its 32-bit column it becomes infinity.
 NOT_FINITE = 1e300
-"""Value of a loss or a gradient norm that is NaN or infinite: NaN means a missing value, and JSON has no
-infinity. In its 32-bit column it becomes infinity."""
 
 
 @dataclass(frozen=True, slots=True)

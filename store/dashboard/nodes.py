@@ -10,8 +10,8 @@ from psycopg.rows import dict_row
 
 from store.text import storable
 
+# Findings of one GPU or node that are listed (chosen: a page of them; the newest).
 HISTORY = 200
-"""Findings of one GPU or node that are listed (chosen: a page of them; the newest)."""
 
 # Severities are 1 (info) to 4 (critical) here and 0 where nothing is open.
 _NODES: LiteralString = """

@@ -15,9 +15,9 @@ from store.telemetry.buckets import BUCKET_SECONDS
 from store.telemetry.metrics import StoredMetric
 from store.text import storable
 
+# Roll-ups that one read may take. Chosen: some seconds of the database's time; 1,024 ranks for 500 bins are
+# half of it.
 MAX_ROWS = 1_000_000
-"""Roll-ups that one read may take. Chosen: some seconds of the database's time; 1,024 ranks for 500 bins are
-half of it."""
 
 
 @dataclass(frozen=True, slots=True)

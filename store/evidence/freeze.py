@@ -17,11 +17,11 @@ from store.text import storable, storable_json
 
 log = logging.getLogger(__name__)
 
+# Wait after the end of a window before it is stored. Chosen: four times what an idle source's roll-up takes
+# (``streams.rollup.rollup.IDLE_SECONDS``).
 SETTLED = timedelta(minutes=2)
-"""Wait after the end of a window before it is stored. Chosen: four times what an idle source's roll-up takes
-(``streams.rollup.rollup.IDLE_SECONDS``)."""
+# Findings stored in one round. Chosen: a round is hourly, and ends well before the next one.
 FREEZE_BATCH = 500
-"""Findings stored in one round. Chosen: a round is hourly, and ends well before the next one."""
 
 # Suspicions are shown to nobody. A finding whose onset was moved since is read again.
 _WAITING: LiteralString = """

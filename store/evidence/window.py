@@ -17,18 +17,18 @@ from store.evidence.panels import Baseline, Chosen, PlotRole, cause_metric, chos
 from store.telemetry.buckets import BUCKET_SECONDS
 from store.telemetry.windows import Bin, bins, bounded, means
 
+# Shown before and after the onset. Chosen: 30 roll-ups on each side, some 8 kB a finding.
 HALF_WINDOW = timedelta(minutes=5)
-"""Shown before and after the onset. Chosen: 30 roll-ups on each side, some 8 kB a finding."""
+# Peers in the strip. Chosen: more dots than fit side by side in a plot of 640 pixels.
 STRIP_VALUES = 256
-"""Peers in the strip. Chosen: more dots than fit side by side in a plot of 640 pixels."""
+# Values before the onset for a baseline of its own. Chosen: a median of fewer depends on chance.
 FEW = 5
-"""Values before the onset for a baseline of its own. Chosen: a median of fewer depends on chance."""
+# Robust standard deviations between a baseline's median and its limits, as in a Shewhart chart (1931).
 LIMIT_SPREADS = 3.0
-"""Robust standard deviations between a baseline's median and its limits, as in a Shewhart chart (1931)."""
+# Standard deviation of a normal distribution over its median absolute deviation.
 _MAD_TO_SD = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
+# Significant digits of a value: beyond what a plot resolves.
 _DIGITS = 5
-"""Significant digits of a value: beyond what a plot resolves."""
 
 
 @dataclass(frozen=True, slots=True)

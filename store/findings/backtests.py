@@ -16,11 +16,13 @@ from store.text import storable, storable_json
 
 State = Literal["waiting", "running", "done", "failed"]
 
+# Recordings that wait, of all keys together. Chosen: 16 of 5 MiB at most are kept in the database.
 MAX_WAITING = 16
-"""Recordings that wait, of all keys together. Chosen: 16 of 5 MiB at most are kept in the database."""
+
 MAX_ATTEMPTS = 2
+
+# How long results are kept (chosen: a week in which people compare).
 KEEP = timedelta(days=7)
-"""How long results are kept (chosen: a week in which people compare)."""
 
 _COLUMNS: LiteralString = "id, created_by, created_at, state, ended_at, result, error"
 

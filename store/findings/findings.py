@@ -33,9 +33,9 @@ from store.findings.rows import (
 from store.text import storable, storable_json
 
 Verdict = Literal["true_positive", "false_positive", "benign", "duplicate"]
+# Window that a sink worker reads again when it starts (its ``FINDING_WINDOW_SECONDS``): the worker ends
+# findings with suspicions in that window, the store older ones.
 REMEMBERED_SECONDS = 3600.0
-"""Window that a sink worker reads again when it starts (its ``FINDING_WINDOW_SECONDS``): the worker ends
-findings with suspicions in that window, the store older ones."""
 
 # Their event ids name the occurrence instead of the version, so that a replay that numbers its versions
 # differently emits no second event.

@@ -13,8 +13,8 @@ from alerts.silence import labels
 from store.findings.silences import matchers
 from store.text import storable, storable_json
 
+# Rules that there may be; each is evaluated for every event (chosen: far more than people keep).
 MAX_RULES = 100
-"""Rules that there may be; each is evaluated for every event (chosen: far more than people keep)."""
 
 _SELECT: LiteralString = "SELECT id, source, target, equal, created_by, comment FROM inhibitions "
 

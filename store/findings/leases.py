@@ -20,12 +20,12 @@ from store.findings.webhooks import Webhook
 
 Row = dict[str, Any]
 
+# Whether delivery ``d`` of event ``e`` of finding ``f`` (outer join) may yet be sent, in SQL.
 # A resolved event is queued for endpoints that got an earlier event (outbox.emit): it is sent in any case.
 WAITING: LiteralString = (
     "(d.state = 'pending' OR (d.state = 'muted' AND "
     "(coalesce(f.status, 'open') IN ('open', 'acknowledged') OR e.type = 'finding.resolved'))) "
 )
-"""Whether delivery ``d`` of event ``e`` of finding ``f`` (outer join) may yet be sent, in SQL."""
 
 _QUEUE: LiteralString = (
     "FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id JOIN events e ON e.id = d.event_id "

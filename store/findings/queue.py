@@ -16,8 +16,8 @@ from store.findings import inhibitions, silences, webhooks
 if TYPE_CHECKING:
     from store.findings.outbox import OutboxEvent
 
+# Prefix of the subject (``node``) of a finding about a webhook; the webhook's id follows.
 WEBHOOK_PLACE = "webhook:"
-"""Prefix of the subject (``node``) of a finding about a webhook; the webhook's id follows."""
 
 # Deliveries of this finding to webhook w that were sent or will be: not those that were held back only.
 _SENT: LiteralString = (

@@ -17,9 +17,9 @@ from alerts.silence import Matcher, Silence
 from store.locks import lock_key
 from store.text import storable, storable_json
 
+# Silences that there may be, pending or active. Chosen: enough for each node of a large site under repair;
+# every event is matched with all of them.
 MAX_CURRENT = 5000
-"""Silences that there may be, pending or active. Chosen: enough for each node of a large site under repair;
-every event is matched with all of them."""
 
 _LOCK = lock_key("silences")
 

@@ -15,11 +15,11 @@ from psycopg.errors import NumericValueOutOfRange
 
 from store.text import storable
 
+# The types of number columns, and how their values are encoded.
 TYPES = {"int4": ">i4", "int8": ">i8", "float4": ">f4", "float8": ">f8", "timestamptz": ">i8"}
-"""The types of number columns, and how their values are encoded."""
 
+# 2000-01-01 in Unix seconds, from which PostgreSQL counts microseconds.
 _EPOCH = 946_684_800
-"""2000-01-01 in Unix seconds, from which PostgreSQL counts microseconds."""
 
 _BEGIN, _END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 _NULL = 0xFFFFFFFF

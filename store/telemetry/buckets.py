@@ -40,12 +40,12 @@ def _rolled(columns: Sequence[Column]) -> tuple[Rolled, ...]:
     return tuple(Rolled(column.name, aggregate) for column in columns for aggregate in column.rollup)
 
 
+# The aggregates of the telemetry schema; each has a column in the tables, created by a migration.
 ROLLED: dict[Block, tuple[Rolled, ...]] = {
     "gpu": _rolled(GPU_COLUMNS),
     "nic": _rolled(NIC_COLUMNS),
     "host": _rolled(HOST_COLUMNS),
 }
-"""The aggregates of the telemetry schema; each has a column in the tables, created by a migration."""
 
 TABLE: dict[Block, str] = {"gpu": "samples_10s", "nic": "nic_10s", "host": "host_10s"}
 
@@ -109,6 +109,7 @@ class StepRollup:
     last_step: int
 
 
+# The columns of step roll-ups in seconds, in the order of ``StepRollups.seconds``.
 STEP_SECONDS = (
     "step_seconds_sum",
     "step_seconds_max",
@@ -117,7 +118,6 @@ STEP_SECONDS = (
     "wait_seconds_sum",
     "checkpoint_seconds_sum",
 )
-"""The columns of step roll-ups in seconds, in the order of ``StepRollups.seconds``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

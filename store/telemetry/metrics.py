@@ -12,8 +12,8 @@ from store.telemetry.buckets import BUCKET_SECONDS, ROLLED, TABLE, Block, Rolled
 Owner = Literal["rank", "gpu", "nic", "host"]
 """What one series of a metric belongs to."""
 
+# The step times that the roll-up of steps has.
 STEP_METRICS = ("step_seconds", "compute_seconds", "wait_seconds")
-"""The step times that the roll-up of steps has."""
 
 # The typical value of a bucket where there is one, else its extreme, else what a counter rose by.
 _PREFERRED: tuple[Aggregate, ...] = ("mean", "max", "min", "or", "delta")
@@ -72,7 +72,7 @@ def _sampled(block: Block, rolled: Rolled, unit: str) -> StoredMetric:
 
 _UNITS = {column.name: column.unit for column in (*GPU_COLUMNS, *NIC_COLUMNS, *HOST_COLUMNS)}
 
+# Every metric that the roll-ups have, by its public name.
 STORED: Mapping[str, StoredMetric] = _of_steps() | {
     name: stored for block in TABLE for name, stored in _of_samples(block, _UNITS).items()
 }
-"""Every metric that the roll-ups have, by its public name."""

@@ -15,16 +15,16 @@ from psycopg import Connection, sql
 from store.telemetry.metrics import StoredMetric
 from store.text import storable
 
+# Nodes whose devices are the peers of one (chosen: 512 GPUs give quantiles to a part in a hundred, and ten
+# minutes of them are 31,000 rows).
 MAX_NODES = 64
-"""Nodes whose devices are the peers of one (chosen: 512 GPUs give quantiles to a part in a hundred, and ten
-minutes of them are 31,000 rows)."""
+# Longest statement of a read (chosen: half of what Grafana's role gets; a dashboard asks again).
 STATEMENT_SECONDS = 5.0
-"""Longest statement of a read (chosen: half of what Grafana's role gets; a dashboard asks again)."""
 
 
+# The same for a heat map, which reads up to a million roll-ups. Measured: half a million take 3.3 s on two
+# cores that eight other processes share (``python -m benchmarks api``).
 MATRIX_SECONDS = 15.0
-"""The same for a heat map, which reads up to a million roll-ups. Measured: half a million take 3.3 s on two
-cores that eight other processes share (``python -m benchmarks api``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

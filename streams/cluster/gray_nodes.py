@@ -18,17 +18,17 @@ from streams.gray_features import FEATURES, WINDOW_SECONDS, due
 from streams.stage import Input, Output, Restorable, Stage
 from streams.suspicions import Claim
 
+# Windows outside the healthy region, of so many, that raise a node; none of so many clears it (chosen: one or
+# two minutes outside are load, and a node that is on and off is not cleared in between).
 OUTSIDE, OF = 3, 5
-"""Windows outside the healthy region, of so many, that raise a node; none of so many clears it (chosen: one
-or two minutes outside are load, and a node that is on and off is not cleared in between)."""
 
+# A node is forgotten so long after its last window: as much of the log is read again after a restart.
 FORGET_SECONDS = 3600.0
-"""A node is forgotten so long after its last window: as much of the log is read again after a restart."""
 
+# Features listed as evidence, the largest share of the distance first (chosen).
 _NAMED = 3
-"""Features listed as evidence, the largest share of the distance first (chosen)."""
+# Log-odds (chosen: the smallest vote, which completes other evidence and opens nothing alone).
 _WEIGHT = 1.0
-"""Log-odds (chosen: the smallest vote, which completes other evidence and opens nothing alone)."""
 
 
 @dataclass(slots=True)

@@ -13,15 +13,15 @@ from slowrank.telemetry import MinuteMeans, Subject
 from streams.columns import FloatArray
 from streams.gray_features import LARGEST, WINDOW_SECONDS, due, means_of
 
+# Least nodes of a minute that is compared (chosen: with fewer, one node moves the median).
 MIN_NODES = 8
-"""Least nodes of a minute that is compared (chosen: with fewer, one node moves the median)."""
 
+# A minute so far ahead of event time is dropped (chosen: it bounds what wrong clocks keep in memory).
 _EARLIEST_SECONDS = 3600.0
-"""A minute so far ahead of event time is dropped (chosen: it bounds what wrong clocks keep in memory)."""
 
+# Smallest scatter between nodes, as a share of the usual reading and in the metric's own unit: a metric that
+# reads the same everywhere has none to divide by (chosen: less than 1 % is no sign).
 _RELATIVE_FLOOR, _ABSOLUTE_FLOOR = 0.01, 1e-3
-"""Smallest scatter between nodes, as a share of the usual reading and in the metric's own unit: a metric that
-reads the same everywhere has none to divide by (chosen: less than 1 % is no sign)."""
 
 
 @dataclass(frozen=True, slots=True)

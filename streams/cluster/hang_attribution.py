@@ -36,22 +36,22 @@ from alerts.report.title import title
 from slowrank.telemetry import HangVote, Subject
 from slowrank.telemetry.records import Severity
 
+# A job stops at its last step, up to a step before the fault (chosen: longer than most steps).
 AFTER_SECONDS = 15.0
-"""A job stops at its last step, up to a step before the fault (chosen: longer than most steps)."""
 
+# A node runs a job while it was reported with it so lately (chosen: twice the usual five minutes).
 PRESENT_SECONDS = 600.0
-"""A node runs a job while it was reported with it so lately (chosen: twice the usual five minutes)."""
 
+# A hang with a silent node waits so long for the finding about the node (chosen: the silence of a node that
+# sends once a second is found within it).
 AWAITED_SECONDS = 7.0
-"""A hang with a silent node waits so long for the finding about the node (chosen: the silence of a node
-that sends once a second is found within it)."""
 
+# How long before the finding about its silence a node has sent nothing (``SilenceConfig.unheard`` at one
+# record a second).
 _UNHEARD_SECONDS = 5.0
-"""How long before the finding about its silence a node has sent nothing (``SilenceConfig.unheard`` at one
-record a second)."""
 
+# Time between two clean-ups of jobs without reports (chosen: they cost memory only).
 PRUNE_SECONDS = 3600.0
-"""Time between two clean-ups of jobs without reports (chosen: they cost memory only)."""
 
 
 def attributable(kind: str) -> bool:

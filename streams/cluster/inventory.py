@@ -12,11 +12,11 @@ from functools import cached_property
 
 from slowrank.telemetry import NodeAnnounced, Subject
 
+# A node not announced for so long belongs to no rack or switch any more (chosen: a dozen announcements).
 DEPARTED_SECONDS = 3600.0
-"""A node not announced for so long belongs to no rack or switch any more (chosen: a dozen announcements)."""
+# A node announced so much longer ago than others has left (chosen: three announcements: it has sent nothing
+# for ten minutes at least).
 EXPECTED_SECONDS = 900.0
-"""A node announced so much longer ago than others has left (chosen: three announcements: it has sent nothing
-for ten minutes at least)."""
 
 _INDEX = re.compile(r"(\d+)\D*$")
 

@@ -11,20 +11,20 @@ from detectors.job.startup import SlowStart, Startup, judge
 from slowrank.telemetry import Evidence, Peers, StartupPhase, Subject, Suspicion
 from slowrank.telemetry.messages import PHASES
 
+# Phases that no node ends before the last has begun them.
 TOGETHER = np.array([phase in ("rendezvous", "first_step") for phase in PHASES])
-"""Phases that no node ends before the last has begun them."""
 
+# After the first step of all nodes, for phases that arrive late (chosen: exporters send within seconds).
 SETTLE_SECONDS = 15.0
-"""After the first step of all nodes, for phases that arrive late (chosen: exporters send within seconds)."""
+# Without another phase for so long, a start is judged as it is (chosen: an image is pulled within it).
 GIVE_UP_SECONDS = 1800.0
-"""Without another phase for so long, a start is judged as it is (chosen: an image is pulled within it)."""
 
+# Names come from outside: nodes of all starts at once, ten times those of the largest fleet that we plan for
+# (12,500; some 150 MB).
 MAX_NODES = 1 << 17
-"""Names come from outside: nodes of all starts at once, ten times those of the largest fleet that we plan for
-(12,500; some 150 MB)."""
 
+# Nodes listed as evidence, the costliest first (chosen).
 _NAMED = 3
-"""Nodes listed as evidence, the costliest first (chosen)."""
 
 Key = tuple[str, str, int, bool]
 Seconds = npt.NDArray[np.float64]

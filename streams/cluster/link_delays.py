@@ -12,20 +12,20 @@ from slowrank.telemetry import Evidence, LinkDelay, Subject, Suspicion
 from streams.open_suspicions import OpenSuspicions
 from streams.suspicions import Claim
 
+# Chosen: shorter rounds have too few probes to compare, longer ones delay a finding.
 ROUND_SECONDS = 10.0
-"""Chosen: shorter rounds have too few probes to compare, longer ones delay a finding."""
+# After the end of a round, for delays that arrive late (chosen: half a round).
 SETTLE_SECONDS = 5.0
-"""After the end of a round, for delays that arrive late (chosen: half a round)."""
+# So many rounds in a row must agree (chosen: congestion of a moment passes within one; a finding comes 10 s
+# later).
 ROUNDS = 2
-"""So many rounds in a row must agree (chosen: congestion of a moment passes within one; a finding comes 10 s
-later)."""
 
+# Rounds after which a rail that is not probed any more is forgotten (chosen: ten minutes).
 FORGET_ROUNDS = 60
-"""Rounds after which a rail that is not probed any more is forgotten (chosen: ten minutes)."""
 
+# Limits on memory, as names come from outside: rails, delays of a rail in a round, nodes that these compare,
+# hops of a path.
 MAX_RAILS, MAX_DELAYS, MAX_NODES, MAX_HOPS = 256, 4096, 2048, 16
-"""Limits on memory, as names come from outside: rails, delays of a rail in a round, nodes that these compare,
-hops of a path."""
 
 _PREFIX = "pairwise"
 

@@ -21,9 +21,10 @@ class Detector:
     only: tuple[str, ...] = ()
 
 
+# Its one setting is a file, the model.
 GRAY = Detector("gray", "nodes with several weak signs at once, where it has a model of healthy ones")
-"""Its one setting is a file, the model."""
 
+# In the order of display.
 DETECTORS = (
     Detector("peer_step", "ranks slower than their peers, lastingly or on and off", ("job", "straggler")),
     Detector("data_loading", "ranks that wait for data longer than their peers"),
@@ -49,13 +50,13 @@ DETECTORS = (
     Detector("events", "XIDs and other events of the kernel log and the driver"),
     Detector("alerts", "alerts of other systems, which corroborate what is suspected"),
 )
-"""In the order of display."""
 
+# Not a detector and never off, but tuned in the same way.
 FINDINGS = Detector("findings", "when suspicions become a finding and when it ends", ("finding",))
-"""Not a detector and never off, but tuned in the same way."""
 
 NAMES = frozenset(d.name for d in DETECTORS)
 
+# Single rules, which have a mode of their own and no other setting.
 RULES = frozenset(
     [
         *(f"counter.{rule.metric}" for rule in (*GPU_COUNTS, *NIC_COUNTS, *HOST_COUNTS)),
@@ -64,4 +65,3 @@ RULES = frozenset(
         *(f"change.{watched.metric}" for watched in WATCHED),
     ]
 )
-"""Single rules, which have a mode of their own and no other setting."""

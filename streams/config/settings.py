@@ -22,8 +22,8 @@ from streams.stage import Output
 
 Mode = Literal["on", "shadow", "off"]
 
+# Cached clusters and jobs. Chosen: their names come from telemetry, and memory must be bounded.
 REMEMBERED = 4096
-"""Cached clusters and jobs. Chosen: their names come from telemetry, and memory must be bounded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,11 @@ _SHARES = frozenset(
 )
 _FROM_ZERO = frozenset(("warmup", "warmup_steps", "refractory", "lateness_seconds", "queue_seconds"))
 _ANY = frozenset(("mu0", "prior_log_odds"))
+
+# Largest count. Chosen: memory and time grow with it.
 _MOST = 100_000
-"""Largest count. Chosen: memory and time grow with it."""
+# Largest whole number: above it floats are not exact.
 _LARGEST = 2**53
-"""Largest whole number: above it floats are not exact."""
 
 
 class TuningError(ValueError):

@@ -13,18 +13,18 @@ import numpy.typing as npt
 
 from streams.columns import FloatArray
 
+# Steps in which a rank is found that gets 10 % slower halfway; 40 suffice for 20 %.
 FEW_STEPS = 60
-"""Steps in which a rank is found that gets 10 % slower halfway; 40 suffice for 20 %."""
 
+# Chosen: a job that is resumed repeats a few steps, two jobs with one name repeat most.
 REPEATED_SHARE = 0.1
-"""Chosen: a job that is resumed repeats a few steps, two jobs with one name repeat most."""
 
+# Range of the ratio of two durations of which one is in milliseconds: 1000, within a factor of two.
 MILLI = (500.0, 2000.0)
-"""Range of the ratio of two durations of which one is in milliseconds: 1000, within a factor of two."""
 
+# Range of the ratio of step durations to the time that passes; outside, one is in another unit. Chosen: wide
+# below, as a trace of every hundredth step has far more time than steps.
 TOO_FAST, TOO_SLOW = 10.0, 1 / 200
-"""Range of the ratio of step durations to the time that passes; outside, one is in another unit. Chosen: wide
-below, as a trace of every hundredth step has far more time than steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

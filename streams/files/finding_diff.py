@@ -13,8 +13,8 @@ from alerts.finding import Finding, rfc3339
 
 Change = Literal["opened", "gone", "changed", "same"]
 
+# Compared fields: those that people act on.
 _SHOWN = ("kind", "severity", "status", "shadow", "onset", "detected_at", "slowdown_ratio", "confidence")
-"""Compared fields: those that people act on."""
 
 
 @dataclass(frozen=True, slots=True)

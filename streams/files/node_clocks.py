@@ -20,16 +20,16 @@ from streams.columns import FloatArray
 
 Ints = npt.NDArray[np.int64]
 
+# Errors from which on times are moved. Chosen: less than half of the five seconds for which a step waits for
+# late rows; nodes with a time server are off by milliseconds.
 LEAST_SECONDS = 2.0
-"""Errors from which on times are moved. Chosen: less than half of the five seconds for which a step waits for
-late rows; nodes with a time server are off by milliseconds."""
 
+# Chosen: common steps from which a median passes over two that a node ended by itself.
 _LEAST_STEPS = 5
-"""Chosen: common steps from which a median passes over two that a node ended by itself."""
 
+# Chosen: share of its error by which a clock's may vary from step to step. Workers whose steps differ by a
+# hundredth are that far apart after twenty.
 _STEADY = 0.05
-"""Chosen: share of its error by which a clock's may vary from step to step. Workers whose steps differ by a
-hundredth are that far apart after twenty."""
 
 
 def clocks_ahead(run: Ints, node: Ints, step: Ints, ts: FloatArray) -> dict[int, float]:

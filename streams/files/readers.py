@@ -17,8 +17,8 @@ import msgspec
 
 from slowrank.telemetry import BadRecord
 
+# Chosen: bounds memory, as a line is held as a whole.
 MAX_LINE_BYTES = 1 << 20
-"""Chosen: bounds memory, as a line is held as a whole."""
 
 Row = dict[str, Any]
 Line = tuple[int, Row | BadRecord]

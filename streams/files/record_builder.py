@@ -42,8 +42,8 @@ _KNOWN = frozenset(("kind", "ts", "coords", "boot_id", "seq", *_KEYS, *_SECONDS,
 Node = tuple[str, str]
 """Cluster and name of a node."""
 
+# Unknown columns that are named. Chosen: enough for a message.
 MOST_UNKNOWN = 8
-"""Unknown columns that are named. Chosen: enough for a message."""
 # Order of records with equal times, independent of the order in the files.
 _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 

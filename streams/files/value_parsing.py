@@ -8,14 +8,15 @@ from slowrank.telemetry import BadRecord
 from slowrank.telemetry.schema import MISSING_INT
 from streams.files.readers import Row
 
+# The year 5138 in seconds, March 1973 in milliseconds: a larger number is not in seconds.
 LATEST_SECONDS = 1e11
-"""The year 5138 in seconds, March 1973 in milliseconds: a larger number is not in seconds."""
 
+# Replaces a time of 0, from which a trace may count and which records do not allow.
 EARLIEST_SECONDS = 1e-3
-"""Replaces a time of 0, from which a trace may count and which records do not allow."""
 
+# Below the largest float32, 3.4e38.
 _LARGEST_FLOAT = 3e38
-"""Below the largest float32, 3.4e38."""
+
 _MAY_DIVERGE = ("loss", "grad_norm")
 
 

@@ -12,6 +12,7 @@ from streams.job.detectors.slow_groups import SlowGroups
 from streams.job.detectors.slow_network import SlowNetworkDetector
 from streams.job.detectors.slow_ranks import IntermittentRanks, SlowRanks
 
+# Each is made once per job. A new one is a file in ``streams.job.detectors`` and a line here.
 JOB_DETECTORS: list[Callable[[JobStageConfig], JobDetector]] = [
     SlowRanks,
     SlowGroups,
@@ -22,4 +23,3 @@ JOB_DETECTORS: list[Callable[[JobStageConfig], JobDetector]] = [
     GroupTransfers,
     LossDetector,
 ]
-"""Each is made once per job. A new one is a file in ``streams.job.detectors`` and a line here."""

@@ -10,18 +10,18 @@ from streams.open_suspicions import OpenSuspicions
 
 KIND = "self.job_memory"
 
+# What a job takes by itself, for each rank beside its window of steps, and for each row that waits for the
+# others of its step; measured with ``tracemalloc`` (tests/streams/job/test_memory.py holds them to it).
 JOB_BYTES = 80_000
 RANK_BYTES = 3_100
 ROW_BYTES = 250
-"""What a job takes by itself, for each rank beside its window of steps, and for each row that waits for the
-others of its step; measured with ``tracemalloc`` (tests/streams/job/test_memory.py holds them to it)."""
 
+# Shares of the limit at which the finding begins and ends. Chosen: a tenth apart, so that one job more or
+# less does not end it and begin it again; and a fifth before the limit, so that there is time to act.
 NEAR, WELL = 0.8, 0.7
-"""Shares of the limit at which the finding begins and ends. Chosen: a tenth apart, so that one job more or
-less does not end it and begin it again; and a fifth before the limit, so that there is time to act."""
 
+# Chosen: memory changes with jobs, which come and go by the minute.
 UPDATE_SECONDS = 60.0
-"""Chosen: memory changes with jobs, which come and go by the minute."""
 
 
 @dataclass(frozen=True, slots=True)

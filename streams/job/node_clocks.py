@@ -12,24 +12,24 @@ for late rows, by the clock of whoever is ahead, and would otherwise be closed w
 
 from statistics import median
 
+# Errors that are put right. Chosen: less than half of the wait for late rows; and workers that count their
+# steps by themselves, which no clock explains, may have begun at any time.
 LEAST_SECONDS, MOST_SECONDS = 2.0, 300.0
-"""Errors that are put right. Chosen: less than half of the wait for late rows; and workers that count their
-steps by themselves, which no clock explains, may have begun at any time."""
 
+# Numbers of steps that are compared. Chosen: two of them are so far apart that workers of different pace are
+# seen to drift.
 _EVERY = 4
-"""Numbers of steps that are compared. Chosen: two of them are so far apart that workers of different pace are
-seen to drift."""
 
+# Steps in which it is seen which nodes there are. Chosen: rows come once a second, and few steps are shorter
+# than an eighth of that.
 _LEARN = 8
-"""Steps in which it is seen which nodes there are. Chosen: rows come once a second, and few steps are
-shorter than an eighth of that."""
 
+# Share of an error, or seconds, by which two steps may differ about it. Chosen: a steady clock varies with
+# the end of the step alone.
 _SHARE, _SECONDS = 0.05, 0.5
-"""Share of an error, or seconds, by which two steps may differ about it. Chosen: a steady clock varies with
-the end of the step alone."""
 
+# Steps compared whose rows have not all come. Chosen: 64 steps in all, minutes of short ones.
 _MOST_OPEN = 16
-"""Steps compared whose rows have not all come. Chosen: 64 steps in all, minutes of short ones."""
 
 
 class NodeClocks:

@@ -17,12 +17,12 @@ from streams.job.step_rows import Rows, rows_of
 from streams.job.table import JobKey, JobTable
 from streams.stage import Input
 
+# Some 2,600 jobs of 64 ranks on one partition: 170,000 GPUs (docs/operations.md).
 DEFAULT_MEMORY_BYTES = 4 << 30
-"""Some 2,600 jobs of 64 ranks on one partition: 170,000 GPUs (docs/operations.md)."""
 
+# Jobs let go of which something is open still. Chosen: at a few kB each tens of MB; what is open about the
+# oldest then expires by itself.
 MAX_LEFT_OPEN = 10_000
-"""Jobs let go of which something is open still. Chosen: at a few kB each tens of MB; what is open about the
-oldest then expires by itself."""
 
 
 class JobStage:

@@ -26,36 +26,36 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float32]
 
+# Steps waited for at once. Chosen: minutes of short steps; a rank that sends one row far ahead must not hold
+# all memory.
 _MAX_OPEN = 512
-"""Steps waited for at once. Chosen: minutes of short steps; a rank that sends one row far ahead must not hold
-all memory."""
 
+# A step that not all have reported waits for the others so long, or so many usual steps where those are
+# longer. Chosen: exporters send once a second, so that five sends of a rank may be late before its row is
+# left out; a longer wait delays all findings of a job with lost rows.
 _GRACE_SECONDS = 5.0
 _GRACE_STEPS = 5.0
-"""A step that not all have reported waits for the others so long, or so many usual steps where those are
-longer. Chosen: exporters send once a second, so that five sends of a rank may be late before its row is left
-out; a longer wait delays all findings of a job with lost rows."""
 
+# How long a step that all others reported waits for ranks that have been silent for a while. Chosen: one send
+# of an exporter, and the time it takes.
 _LINGER_SECONDS = 2.0
-"""How long a step that all others reported waits for ranks that have been silent for a while. Chosen: one
-send of an exporter, and the time it takes."""
 
+# Rows after which the grace is measured, first and later: counted by rows, so that batches do not matter.
+# Chosen: often while little is known, later as seldom as the cost of a median suggests.
 _GRACE_AT = (1, 8, 64)
 _GRACE_EVERY = 256
-"""Rows after which the grace is measured, first and later: counted by rows, so that batches do not matter.
-Chosen: often while little is known, later as seldom as the cost of a median suggests."""
 
+# Steps in which a rank is still expected. Chosen: a rank that misses fewer is late, not gone; a job that
+# shrank closes its steps by grace for so long.
 _SEEN_STEPS = 20
-"""Steps in which a rank is still expected. Chosen: a rank that misses fewer is late, not gone; a job that
-shrank closes its steps by grace for so long."""
 
+# Rows of one rank, one after the other, at numbers that others passed long ago, from which numbers mean
+# nothing. Chosen: a batch of late rows of one exporter is shorter.
 _ASTRAY_ROWS = 10
-"""Rows of one rank, one after the other, at numbers that others passed long ago, from which numbers mean
-nothing. Chosen: a batch of late rows of one exporter is shorter."""
 
+# Usual steps that one stretch of time holds. Chosen: the least with which nearly every rank has a row in
+# each.
 _ROWS_IN_WINDOW = 2.0
-"""Usual steps that one stretch of time holds. Chosen: the least with which nearly every rank has a row in
-each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,25 +18,25 @@ COORDS = ("dp", "pp", "tp", "cp", "ep")
 SECONDS = ("step", "compute", "wait", "data", "comm", "checkpoint")
 
 NOTES = ("tokens", "loss", "grad_norm", "seq_len_sq_sum")
+
+# Where a loss and a norm stand: only they mean something by being infinite (``NOT_FINITE``).
 LOSSES = slice(len(SECONDS) + NOTES.index("loss"), len(SECONDS) + NOTES.index("grad_norm") + 1)
-"""Where a loss and a norm stand: only they mean something by being infinite (``NOT_FINITE``)."""
 
+# The last value, which is there where a row of the record has it.
 SQUARES = len(SECONDS) + NOTES.index("seq_len_sq_sum")
-"""The last value, which is there where a row of the record has it."""
 
+# The phase label of ranks that generate while others train: their work is like no other rank's, so that only
+# the step they share with the others counts.
 ROLLOUT = "rollout"
-"""The phase label of ranks that generate while others train: their work is like no other rank's, so that only
-the step they share with the others counts.
-"""
 
+# The columns of what was measured. They follow each other in that order, in every later schema too.
 _VALUES = (*(f"{name}_seconds" for name in SECONDS), *NOTES)
-"""The columns of what was measured. They follow each other in that order, in every later schema too."""
 
+# The columns that name the place of a rank. They follow step and time, in every later schema too.
 _PLACE = Block(tuple(c for c in STEP_V1.columns if c.kind == "key" and c.name not in ("step", "ts")))
-"""The columns that name the place of a rank. They follow step and time, in every later schema too."""
 
+# Bytes of a row's step and time, the first two columns, eight each (``STEP_V1``).
 _BEFORE_PLACE = 16
-"""Bytes of a row's step and time, the first two columns, eight each (``STEP_V1``)."""
 
 _KEYS = ("rank", "local_rank", "gpu_index", *COORDS)
 

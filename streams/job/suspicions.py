@@ -5,15 +5,15 @@ import msgspec
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from streams.job.view import JobView
 
+# Source ids of suspicions: from the ranks' step times, and from missing steps.
 STEPS = "peer_step"
 PROGRESS = "step_progress"
-"""Source ids of suspicions: from the ranks' step times, and from missing steps."""
 
+# Log-odds of evidence that opens a finding by itself; chosen: above the opening threshold of a finding.
 WEIGHT_SLOW = 5.0
-"""Log-odds of evidence that opens a finding by itself; chosen: above the opening threshold of a finding."""
 
+# Log-odds of one sign among the several that a finding needs; chosen: below its opening threshold.
 _WEIGHT_STANDING = 2.0
-"""Log-odds of one sign among the several that a finding needs; chosen: below its opening threshold."""
 
 
 def about_job(

@@ -20,22 +20,22 @@ JobKey = tuple[str, str]
 GpuPlace = tuple[str, str, int]
 """Cluster, node and GPU (-1: not known) that a rank works on."""
 
+# Event time for which an ended job is kept: ends are declared too early, and its last rows may be late.
+# Chosen: exporters that were cut off send for minutes what they have spooled.
 LINGER_SECONDS = 300.0
-"""Event time for which an ended job is kept: ends are declared too early, and its last rows may be late.
-Chosen: exporters that were cut off send for minutes what they have spooled."""
 
+# A job may be let go for a new one after so long without a row: checkpoints and evaluations of recorded jobs
+# last up to some minutes, and a stall of any job counts as certain after two (``detectors.job.progress``).
 SILENT_SECONDS = 600.0
-"""A job may be let go for a new one after so long without a row: checkpoints and evaluations of recorded jobs
-last up to some minutes, and a stall of any job counts as certain after two (``detectors.job.progress``)."""
 
+# A row so soon after the end of its job is of before it. Chosen: the event and the rows come from several
+# clocks, which differ by seconds where they are not synchronised.
 CLOCKS_SECONDS = 10.0
-"""A row so soon after the end of its job is of before it. Chosen: the event and the rows come from several
-clocks, which differ by seconds where they are not synchronised."""
 
+# A job counts as refused for so long after its last record, and no more than so many are remembered. Chosen:
+# a minute is several sends of any exporter; names come from outside, and so many take tens of MB.
 REFUSED_SECONDS = 60.0
 MAX_REFUSED = 100_000
-"""A job counts as refused for so long after its last record, and no more than so many are remembered. Chosen:
-a minute is several sends of any exporter; names come from outside, and so many take tens of MB."""
 
 
 @dataclass(slots=True)

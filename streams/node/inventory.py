@@ -8,8 +8,8 @@ from slowrank.telemetry.hardware.boards import boards_in
 from streams.deadlines import NextDeadline
 from streams.suspicions import Location
 
+# Chosen: a third of ``streams.cluster.inventory.EXPECTED_SECONDS``, so that two may be lost.
 REPEAT_SECONDS = 300
-"""Chosen: a third of ``streams.cluster.inventory.EXPECTED_SECONDS``, so that two may be lost."""
 
 _Announced = tuple[int, str | None, str | None, str | None, dict[str, str]]
 """Number of the five minutes, the rack and switch of the node, the last job and the boards that it named."""

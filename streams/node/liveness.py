@@ -17,17 +17,17 @@ from streams.suspicions import Claim, HangClaim, Location
 
 Kind = Literal["exporter.stale", "node.silent"]
 
+# Reports in a row that must be missing. Chosen: three may be lost or late without a suspicion.
 _MISSED = 4
-"""Reports in a row that must be missing. Chosen: three may be lost or late without a suspicion."""
 
+# Seconds that the second record of a node may take. Chosen: the longest interval that is usual for metrics of
+# other systems, 60 s, and a quarter of it for what comes late.
 _FIRST_GAP = 75.0
-"""Seconds that the second record of a node may take. Chosen: the longest interval that is usual for metrics
-of other systems, 60 s, and a quarter of it for what comes late."""
 
 _UNHEARD, _NO_RECORD = "silence.unheard", "warning: no record from this node"
 
+# Seconds by which a deadline is taken early: sums and differences of Unix times are not exact.
 _ROUNDING = 1e-3
-"""Seconds by which a deadline is taken early: sums and differences of Unix times are not exact."""
 
 
 @dataclass(slots=True)

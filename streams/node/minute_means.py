@@ -16,9 +16,10 @@ from streams.node.node_table import turns
 from streams.suspicions import Location
 
 _FEWEST_ROWS = 64
+
+# Samples in one operation. Measured: their columns stay in the CPU cache, half the time of a whole fleet at
+# once.
 _TOGETHER = 512
-"""Samples in one operation. Measured: their columns stay in the CPU cache, half the time of a whole fleet at
-once."""
 
 
 class MinuteSums:

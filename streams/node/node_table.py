@@ -11,16 +11,16 @@ from streams.node.batch import Devices, Shape
 from streams.node.config import NodeConfig
 from streams.node.node_block import NodeBlock
 
+# Nodes in the first block of a shape, and in all that follow. Chosen: small, so that a single node takes
+# little memory; not too large, so that the arrays of one operation stay in the cache.
 SIZES = (64, 512)
-"""Nodes in the first block of a shape, and in all that follow. Chosen: small, so that a single node takes
-little memory; not too large, so that the arrays of one operation stay in the cache."""
 
+# Slots that a node may have beyond twice the devices of a sample: where names come and go (interfaces of
+# containers), slots of departed devices are dropped beyond that. Chosen: no usual node has so many spare.
 SPARE_DEVICES = 16
-"""Slots that a node may have beyond twice the devices of a sample: where names come and go (interfaces of
-containers), slots of departed devices are dropped beyond that. Chosen: no usual node has so many spare."""
 
+# Devices of all nodes in a first block. Chosen: 16 for each node; nodes with more share smaller blocks.
 FIRST_SLOTS = 16 * SIZES[0]
-"""Devices of all nodes in a first block. Chosen: 16 for each node; nodes with more share smaller blocks."""
 
 NodeKey = tuple[str, str]
 

@@ -18,24 +18,23 @@ from streams.rollup.samples import Waiting as WaitingSample
 from streams.rollup.steps import StepBuckets, fold_steps
 from streams.rollup.steps import Waiting as WaitingSteps
 
+# Time after the end of a bucket for records out of order. Chosen: a later record only costs one more write.
 GRACE_SECONDS = 2.0
-"""Time after the end of a bucket for records out of order. Chosen: a later record only costs one more
-write."""
 
+# Time without a record after which a source's open buckets are closed. Chosen: three buckets.
 IDLE_SECONDS = 30.0
-"""Time without a record after which a source's open buckets are closed. Chosen: three buckets."""
 
+# Closed buckets are kept for so long. Chosen: a later record begins anew with a smaller ``n``, and is
+# dropped.
 KEEP_SECONDS = 300.0
-"""Closed buckets are kept for so long. Chosen: a later record begins anew with a smaller ``n``, and is
-dropped."""
 
+# Record ids of a source before those older than ``KEEP_SECONDS`` are dropped, or twice as many as are left.
+# Chosen: twice those of one record a second. An id takes some 230 bytes.
 MAX_SEEN = 600
-"""Record ids of a source before those older than ``KEEP_SECONDS`` are dropped, or twice as many as are left.
-Chosen: twice those of one record a second. An id takes some 230 bytes."""
 
+# Samples of a partition that wait, and step records. Chosen: 14 MB of samples, or 340 nodes for a bucket and
+# its grace. With more nodes fewer samples of each are folded at once, at a higher cost.
 MOST_WAITING = 4096
-"""Samples of a partition that wait, and step records. Chosen: 14 MB of samples, or 340 nodes for a bucket and
-its grace. With more nodes fewer samples of each are folded at once, at a higher cost."""
 
 Rows = list[Row]
 """Rows for the store: roll-ups and paces."""

@@ -21,6 +21,7 @@ from streams.rollup.buckets import BucketQueue, changed
 
 BLOCKS: tuple[Block, ...] = ("gpu", "nic", "host")
 
+# By block and way of joining: which of the rolled columns are joined so.
 ROWS = {
     block: {
         kind: np.array([i for i, rolled in enumerate(ROLLED[block]) if rolled.aggregate in kinds], np.intp)
@@ -36,7 +37,6 @@ ROWS = {
     for block in BLOCKS
 }
 
-"""By block and way of joining: which of the rolled columns are joined so."""
 
 _METRICS = {block: {rolled.metric for rolled in ROLLED[block]} for block in BLOCKS}
 

@@ -23,18 +23,19 @@ from store.telemetry.buckets import STEP_SECONDS as COLUMNS
 from streams.columns import FloatArray, stacked
 from streams.rollup.buckets import BucketQueue, changed
 
+# After which the place of a rank is written again where it has not changed. Chosen: a thirtieth of the writes
+# of its roll-ups.
 PLACE_SECONDS = 300.0
-"""After which the place of a rank is written again where it has not changed. Chosen: a thirtieth of the
-writes of its roll-ups."""
 
+# Columns of step rows that are summed; of the first ``MAXIMA`` the largest is kept as well.
 STEP_SECONDS = ("step_seconds", "compute_seconds", "wait_seconds", "checkpoint_seconds")
-"""Columns of step rows that are summed; of the first ``MAXIMA`` the largest is kept as well."""
 
 MAXIMA = 2
 
 _SUMS, _MAXIMA = ([f"{name}_{kind}" for name in STEP_SECONDS] for kind in ("sum", "max"))
+
+# Where the columns of ``StepRollups.seconds`` stand in sums and maxima.
 _SECONDS = [[*_SUMS, *_MAXIMA[:MAXIMA]].index(name) for name in COLUMNS]
-"""Where the columns of ``StepRollups.seconds`` stand in sums and maxima."""
 
 _PLACE = ("rank", "gpu_index", *COORDS)
 

@@ -21,14 +21,14 @@ from streams.runtime.partitions.partition import PartitionState
 from streams.runtime.partitions.partition_table import PartitionTable, Step, TopicConfig
 from streams.runtime.partitions.receive_time import ReceiveTime
 
+# Log that rebuilds a partition of events: their rules count repeats over a day.
 EVENT_WINDOW_SECONDS = 86400.0
-"""Log that rebuilds a partition of events: their rules count repeats over a day."""
 
+# How far an idle partition stays behind those that report. Chosen: its records may be seconds late.
 IDLE_MARGIN_SECONDS = 5.0
-"""How far an idle partition stays behind those that report. Chosen: its records may be seconds late."""
 
+# Time without a message after which a partition counts as idle. Chosen: five ticks of an exporter.
 IDLE_SECONDS = 5.0
-"""Time without a message after which a partition counts as idle. Chosen: five ticks of an exporter."""
 
 
 class Detect:

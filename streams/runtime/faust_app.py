@@ -22,14 +22,14 @@ from streams.runtime.kafka.message import Message, PartitionId
 from streams.runtime.kafka.placement import MOVED
 
 Role = Literal["detect", "sink"]
+# The topics each role takes messages from.
 READS: dict[Role, tuple[str, ...]] = {
     "detect": (NODE_SAMPLES, NODE_EVENTS, JOB_STEPS),
     "sink": (NODE_SAMPLES, JOB_STEPS, SUSPICIONS),
 }
-"""The topics each role takes messages from."""
 
+# Between two rounds of a worker: the tick of event time.
 ROUND_SECONDS = 1.0
-"""Between two rounds of a worker: the tick of event time."""
 
 
 class Work(Protocol):

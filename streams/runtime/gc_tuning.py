@@ -2,8 +2,8 @@
 
 import gc
 
+# Allocations between collections of the youngest generation: seconds of records of a few thousand nodes.
 NEW_OBJECTS = 50_000
-"""Allocations between collections of the youngest generation: seconds of records of a few thousand nodes."""
 
 
 def collect_less_often() -> None:

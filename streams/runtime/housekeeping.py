@@ -15,11 +15,11 @@ from streams.runtime.monitoring.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
+# EX_SOFTWARE of sysexits.h.
 STALLED_EXIT_CODE = 70
-"""EX_SOFTWARE of sysexits.h."""
 
+# Rounds between two requests for committed offsets. Chosen: well below the watchdog's limits.
 COMMITTED_EVERY = 5
-"""Rounds between two requests for committed offsets. Chosen: well below the watchdog's limits."""
 
 
 def health_file(folder: Path, role: str, pid: int) -> Path:

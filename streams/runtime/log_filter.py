@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 LOGGERS = ("aiokafka", "aiokafka.conn", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator")
 CHATTY = ("faust", "mode", "aiokafka")
+
+# Between two equal lines. Chosen: six lines a minute show that a problem lasts.
 EVERY_SECONDS = 10.0
-"""Between two equal lines. Chosen: six lines a minute show that a problem lasts."""
+# Lines remembered at once. Chosen: bounds memory, as their text comes from servers.
 MOST = 256
-"""Lines remembered at once. Chosen: bounds memory, as their text comes from servers."""
 
 _NUMBERS = re.compile(r"\d+")
 

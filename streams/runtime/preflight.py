@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Between two attempts to reach Kafka, and two log lines about it. Chosen: little delay, few lines.
 RETRY_SECONDS = 2.0
 LOG_SECONDS = 30.0
-"""Between two attempts to reach Kafka, and two log lines about it. Chosen: little delay, few lines."""
 
 
 def await_kafka(settings: Settings, role: Role) -> None:

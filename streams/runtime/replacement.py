@@ -16,9 +16,9 @@ from streams.runtime.kafka.group_leave import leave_group
 
 log = logging.getLogger(__name__)
 
+# Age of a health file at which its worker counts as dead when there is no such process. Chosen: five rounds;
+# a worker of another container, whose processes are not seen from here, has written it lately.
 LIVE_SECONDS = 5.0
-"""Age of a health file at which its worker counts as dead when there is no such process. Chosen: five rounds;
-a worker of another container, whose processes are not seen from here, has written it lately."""
 
 
 def take_out(settings: Settings, pid: int) -> None:

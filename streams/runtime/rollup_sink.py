@@ -15,10 +15,10 @@ from streams.runtime.partitions.partition import RollUpPartition
 from streams.runtime.partitions.partition_table import PartitionTable, Step, TopicConfig
 from streams.runtime.write_buffer import RowBuffer
 
+# Log that is read again after a restart: that of the buckets that are kept. Chosen: three more, as a record
+# is logged seconds after its time. The rows of a bucket that is read in part, or without the reading before
+# it, change nothing: the store keeps those with more samples, or the first of as many.
 WINDOW_SECONDS = KEEP_SECONDS + 3 * BUCKET_SECONDS
-"""Log that is read again after a restart: that of the buckets that are kept. Chosen: three more, as a record
-is logged seconds after its time. The rows of a bucket that is read in part, or without the reading before it,
-change nothing: the store keeps those with more samples, or the first of as many."""
 
 
 class RollUpSink:

@@ -24,8 +24,8 @@ from streams.runtime.monitoring.metrics import SinkMetrics
 
 log = logging.getLogger(__name__)
 
+# Longest wait for a connection to store a finding about slowrank itself; the next look tries again.
 OWN_SECONDS = 5.0
-"""Longest wait for a connection to store a finding about slowrank itself; the next look tries again."""
 
 
 class SinkStore:

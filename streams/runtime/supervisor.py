@@ -11,14 +11,14 @@ from types import FrameType
 
 log = logging.getLogger(__name__)
 
+# Between two starts of a worker that keeps ending. Chosen: two log lines a minute, and a short outage.
 LONGEST_PAUSE_SECONDS = 30.0
-"""Between two starts of a worker that keeps ending. Chosen: two log lines a minute, and a short outage."""
+# Before the first heartbeat: a worker reads minutes of the log again first. Chosen.
 START_SECONDS = 180.0
-"""Before the first heartbeat: a worker reads minutes of the log again first. Chosen."""
+# Run time after which a command is started again at once, as at first. Chosen: twice the longest pause.
 HEALTHY_AFTER_SECONDS = 60.0
-"""Run time after which a command is started again at once, as at first. Chosen: twice the longest pause."""
+# Before a worker that does not end is killed. Chosen: above its own limits of 5 s for each connection.
 STOP_SECONDS = 20.0
-"""Before a worker that does not end is killed. Chosen: above its own limits of 5 s for each connection."""
 
 
 @dataclass(slots=True)

@@ -50,18 +50,18 @@ from streams.runtime.write_buffer import RowBuffer
 
 log = logging.getLogger(__name__)
 
+# Time without a message after which a partition's open buckets are written: one bucket of ten seconds.
 IDLE_SECONDS = 10.0
-"""Time without a message after which a partition's open buckets are written: one bucket of ten seconds."""
 
+# Between two heartbeats in the database. ``/readyz`` misses a process after a minute without one.
 BEAT_SECONDS = 5.0
-"""Between two heartbeats in the database. ``/readyz`` misses a process after a minute without one."""
 
+# Between two looks of the self monitor. Chosen: a lag that grows is reported within 15 s, at the third or
+# fourth look after it has begun (``streams_lag_seconds``).
 LOOK_SECONDS = 3.0
-"""Between two looks of the self monitor. Chosen: a lag that grows is reported within 15 s, at the third or
-fourth look after it has begun (``streams_lag_seconds``)."""
 
+# Between two prunings of old rows. Chosen: the shortest retention is hours.
 RETENTION_SECONDS = 3600.0
-"""Between two prunings of old rows. Chosen: the shortest retention is hours."""
 
 
 def run(settings: Settings, tuning: Tuning, role: Role) -> None:

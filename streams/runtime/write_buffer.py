@@ -13,9 +13,9 @@ from streams.runtime.monitoring.health import Health
 
 log = logging.getLogger(__name__)
 
+# Rows, or age of the oldest, at which they are written. Chosen: one statement for many costs little more.
 FULL = 2000
 FLUSH_SECONDS = 1.0
-"""Rows, or age of the oldest, at which they are written. Chosen: one statement for many costs little more."""
 
 
 class RowBuffer:

@@ -71,8 +71,9 @@ def served(settings, pool, sink, monkeypatch):
 
 
 UNDESCRIBED = "stream|/v1/write|^/v1/metrics"
+
+# Paths that are tried one part after the other, so that each ends well within its limit; then the others.
 PARTS = ("/findings|/jobs", "/webhooks", "/inhibitions|/silences?|/keys")
-"""Paths that are tried one part after the other, so that each ends well within its limit; then the others."""
 
 
 @pytest.mark.slow

@@ -12,11 +12,11 @@ from exporters.service import message
 from exporters.spool import MemoryStore, Spool
 from streams.files.replay import paced
 
+# Event time by which a record may wait to be sent: half of what a step waits for its ranks.
 BEHIND_SECONDS = 2.5
-"""Event time by which a record may wait to be sent: half of what a step waits for its ranks."""
 
+# Time by the clock after which the workers wait for a sender (``reorder_buffer``), with some to spare.
 LATE_SECONDS = 4.0
-"""Time by the clock after which the workers wait for a sender (``reorder_buffer``), with some to spare."""
 
 
 class Fleet:

@@ -31,11 +31,12 @@ SPEED = 2.0
 SECONDS, GROWS = 200.0, 90.0
 BEFORE, AFTER = 4, 8
 CLUSTER, JOB = "grown", "llm"
-SLOW, OK, XID, FLAPS = 1, 2, 3, 4
-"""Nodes. With the job and the cluster their keys move to another partition."""
 
+# Nodes. With the job and the cluster their keys move to another partition.
+SLOW, OK, XID, FLAPS = 1, 2, 3, 4
+
+# Node -> seconds of the clock after which its exporter sees that the topics grew.
 KNOWS = {0: 0.0, 1: 0.0, 2: 10.0, 3: 0.0, 4: 25.0, 5: 50.0}
-"""Node -> seconds of the clock after which its exporter sees that the topics grew."""
 
 LOST_CONTACT = {"exporter.stale", "node.silent", "self.telemetry_gap"}
 PROMPT_SECONDS = 20.0

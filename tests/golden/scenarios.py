@@ -149,6 +149,7 @@ def readings() -> Iterator[Record]:
     yield from assembler.flush()
 
 
+# Values by (node, metric, instance), of the seconds since they are set.
 SET_BY_HAND: dict[tuple[str, str, str], Callable[[float], float]] = {
     ("sim-0000", "gpu.row_remap.failed", "0"): lambda t: 1,
     ("sim-0000", "gpu.row_remap.pending", "1"): lambda t: 1,
@@ -165,7 +166,6 @@ SET_BY_HAND: dict[tuple[str, str, str], Callable[[float], float]] = {
     ("sim-0003", "nic.port.symbol_errors_total", "mlx5_1/1"): lambda t: 300 * int(t),
     ("sim-0003", "gpu.nvlink.crc_errors_total", "2"): lambda t: 500 * int(t),
 }
-"""Values by (node, metric, instance), of the seconds since they are set."""
 
 SCENARIOS: dict[str, Callable[[], Iterator[Record]]] = {
     scenario.__name__: scenario

@@ -20,6 +20,7 @@ from slowrank.telemetry.columns import read
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from tests.simulator.readings import series, steps
 
+# What was measured on real jobs and clusters: the rows of calibration.csv a simulated one can be held to.
 MEASURED = {
     "per-microbatch compute CV of one rank, forward": (1.7, 2.9, "%"),
     "per-step compute CV of one rank, even batches": (0.9, 2.4, "%"),
@@ -45,15 +46,14 @@ MEASURED = {
     "GPU duty-cycle telemetry: missing samples inside a pod's life": (0.03, 0.03, "%"),
     "communication fail-slow, injected: iteration time against healthy": (1.59, 1.98, "x"),
 }
-"""What was measured on real jobs and clusters: the rows of calibration.csv a simulated one can be held to."""
 
+# Quantiles of the A100 cluster Kalos and how near to come; its median lies where idle and busy GPUs meet and
+# is no target.
 KALOS: dict[str, tuple[dict[float, float], float]] = {
     "gpu.power_watts": ({0.01: 60, 0.25: 66, 0.75: 372, 0.99: 440}, 15.0),
     "gpu.temp_celsius": ({0.01: 22, 0.25: 30, 0.75: 51, 0.99: 66}, 3.5),
     "gpu.utilization_ratio": ({0.25: 0.0, 0.75: 1.0}, 0.02),
 }
-"""Quantiles of the A100 cluster Kalos and how near to come; its median lies where idle and busy
-GPUs meet and is no target."""
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data"
 CALIBRATION = Path(os.environ.get("SLOWRANK_DATA", BESIDE)) / "calibration.csv"

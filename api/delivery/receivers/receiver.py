@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+# Bytes of a body: the upper limit that Standard Webhooks 1.0.0 recommends.
 MAX_BODY = 20_000
-"""Bytes of a body: the upper limit that Standard Webhooks 1.0.0 recommends."""
 
 # Bytes of the finding in it; the remaining 6 kB are for what a receiver writes around it.
 _FINDING_BUDGET = 14_000

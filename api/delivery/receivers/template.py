@@ -13,14 +13,14 @@ import msgspec
 
 from api.delivery.receivers.receiver import MAX_BODY, Notification, Receiver
 
+# Bytes of a template as JSON (chosen: far more than a message has).
 MAX_TEMPLATE = 8_000
-"""Bytes of a template as JSON (chosen: far more than a message has)."""
+# Objects and lists within each other (chosen: more than a message has; serializers end at some 200).
 MAX_DEPTH = 32
-"""Objects and lists within each other (chosen: more than a message has; serializers end at some 200)."""
+# Characters of one value within a text (chosen: longer than any text of a finding but its evidence).
 MAX_VALUE = 2_000
-"""Characters of one value within a text (chosen: longer than any text of a finding but its evidence)."""
+# The names of a notification; below ``finding`` are the fields of ``finding.v1``.
 ROOTS = ("type", "timestamp", "link", "finding")
-"""The names of a notification; below ``finding`` are the fields of ``finding.v1``."""
 
 _PLACE = re.compile(r"\{\{\s*([a-z0-9_]+(?:\.[a-z0-9_]+)*)\s*\}\}", re.ASCII)
 
@@ -112,6 +112,7 @@ def _render(notification: Notification, public_url: str) -> object:
     return body
 
 
+# The body of a webhook without a template: what most chat systems take.
 DEFAULT = {"text": "{{ finding.severity }}: {{ finding.title }} {{ link }}"}
-"""The body of a webhook without a template: what most chat systems take."""
+
 RECEIVER = Receiver("template", "application/json", _render)

@@ -23,10 +23,10 @@ from store.telemetry.windows import bounded
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
+# Nodes in the grid. Chosen: some 300 kB of HTML; a larger fleet is shown cluster by cluster.
 MAX_NODES = 2000
-"""Nodes in the grid. Chosen: some 300 kB of HTML; a larger fleet is shown cluster by cluster."""
+# Findings below the grid (chosen: more are not read on a page that is for a first look).
 MAX_FINDINGS = 50
-"""Findings below the grid (chosen: more are not read on a page that is for a first look)."""
 
 Cluster = Annotated[str, Query(max_length=128)]
 

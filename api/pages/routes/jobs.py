@@ -21,10 +21,11 @@ from store.telemetry.windows import bounded
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
+# Jobs in the list, the latest first (chosen: what one looks through by eye).
 MAX_JOBS = 100
-"""Jobs in the list, the latest first (chosen: what one looks through by eye)."""
+# Findings on the page of a job (chosen: what one takes in at once); the list has them all.
 MAX_FINDINGS = 20
-"""Findings on the page of a job (chosen: what one takes in at once); the list has them all."""
+
 WINDOWS = {"30m": "30 minutes", "2h": "2 hours", "6h": "6 hours", "1d": "1 day", "7d": "7 days"}
 STATES = {"running": "running", "hung": "hung", "silent": "ended or silent"}
 METRICS = {

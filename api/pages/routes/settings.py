@@ -23,8 +23,9 @@ DONE = {
     "webhook-deleted": "The webhook is deleted.",
     "key": "The key is revoked, and every session that it opened has ended.",
 }
+
+# Silences that have ended are listed up to this number (chosen: those that somebody may still ask about).
 MAX_ENDED = 20
-"""Silences that have ended are listed up to this number (chosen: those that somebody may still ask about)."""
 
 
 @router.get("/settings")

@@ -20,18 +20,22 @@ from store.telemetry.windows import bounded
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 WINDOWS = {"1h": "1 hour", "6h": "6 hours", "1d": "1 day", "7d": "7 days", "28d": "28 days"}
+
+# Of the window that is chosen by itself: how long it is at most and at least, and its share before the first
+# finding (chosen: a bar of a new finding is as wide as it is old, and not the whole axis).
 LONGEST = "1d"
 SHORTEST = timedelta(minutes=10)
 MARGIN = 0.05
-"""Of the window that is chosen by itself: how long it is at most and at least, and its share before the first
-finding (chosen: a bar of a new finding is as wide as it is old, and not the whole axis)."""
+
 GROUPS = {"node": "node", "job": "job_id", "kind": "kind"}
+
+# Findings in the picture, the latest first (chosen: more are no picture).
 MAX_BARS = 1000
-"""Findings in the picture, the latest first (chosen: more are no picture)."""
+# Rows in the picture, the gravest and latest findings first (chosen: what one looks through by eye).
 MAX_ROWS = 100
-"""Rows in the picture, the gravest and latest findings first (chosen: what one looks through by eye)."""
+# Units of the time axis; a bar is at least two wide, so that a short one is seen.
 WIDTH = 1000
-"""Units of the time axis; a bar is at least two wide, so that a short one is seen."""
+
 TICKS = 6
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 _Row = tuple[str, list[dict[str, Any]]]

@@ -20,8 +20,9 @@ from store.telemetry.windows import bounded
 
 router = APIRouter(prefix="/api/v1/fleet", tags=["telemetry"])
 
+# Nodes in the grid: the largest fleet that the product is measured with.
 MAX_NODES = 10_000
-"""Nodes in the grid: the largest fleet that the product is measured with."""
+
 _WEEK, _DAY = timedelta(days=7), timedelta(days=1)
 
 

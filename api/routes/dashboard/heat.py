@@ -11,16 +11,18 @@ from store.dashboard.steps import BinValues
 
 Floats = npt.NDArray[np.float32]
 
+# Scale of the codes. Fixed, so that a colour means the same in every job and noise is not drawn as fire (as
+# the StragglerAnalysis project's heat maps).
 LO, HI = 1.0, 1.5
-"""Scale of the codes. Fixed, so that a colour means the same in every job and noise is not drawn as fire
-(as the StragglerAnalysis project's heat maps)."""
+
 TOP_CODE, MISSING = 254, 255
+
+# Codes are multiples of this, ratios of 0.8 %: finer steps are noise, which does not compress.
 LEVEL = 4
-"""Codes are multiples of this, ratios of 0.8 %: finer steps are noise, which does not compress."""
+# Largest cells that are listed with their values (chosen: what a person looks at).
 TOP = 200
-"""Largest cells that are listed with their values (chosen: what a person looks at)."""
+# Ratio from which a cell is listed: the smallest slowdown that the detectors are measured with.
 TOP_RATIO = 1.05
-"""Ratio from which a cell is listed: the smallest slowdown that the detectors are measured with."""
 
 
 class Heat:

@@ -29,13 +29,15 @@ from store.telemetry.windows import MATRIX_SECONDS, bounded
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["telemetry"])
 
+# A job with a step since then counts as running (as long as a node counts as reporting).
 RUNNING = timedelta(minutes=2)
-"""A job with a step since then counts as running (as long as a node counts as reporting)."""
+
 DEFAULT_WINDOW = timedelta(minutes=30)
+
+# Cells of a heat map; above, the rows are nodes instead of ranks.
 MAX_CELLS = 2_500_000
-"""Cells of a heat map; above, the rows are nodes instead of ranks."""
+# Of change points in a job's step time (chosen: above the CV of a healthy job's steps, 0.4 to 2.4 %).
 LEAST_CHANGE = 1.03
-"""Of change points in a job's step time (chosen: above the CV of a healthy job's steps, 0.4 to 2.4 %)."""
 JobId = Annotated[str, Path(max_length=128)]
 State = Literal["running", "hung", "silent"]
 Metric = Literal["step_seconds", "compute_seconds", "wait_seconds"]

@@ -17,13 +17,13 @@ from api.routes.dashboard.ranges import milliseconds
 
 What = Literal["restart", "resize", "schedule", "finding", "evaluation", "checkpoint"]
 
+# Least distance of an explanation: the minute that detectors allow for a declared change, too.
 REACH_MS = 60_000
-"""Least distance of an explanation: the minute that detectors allow for a declared change, too."""
+# Share of the window within reach of evaluations or checkpoints from which they explain nothing (chosen: a
+# change by chance falls beside one in at most a fifth of all cases).
 MOST_PAUSED = 0.2
-"""Share of the window within reach of evaluations or checkpoints from which they explain nothing (chosen: a
-change by chance falls beside one in at most a fifth of all cases)."""
+# Of one change (chosen: what is read at a glance; a job with hundreds of findings has one change).
 MAX_EXPLANATIONS = 8
-"""Of one change (chosen: what is read at a glance; a job with hundreds of findings has one change)."""
 
 _WHAT: dict[str, What] = {
     "job.start": "restart",

@@ -18,11 +18,11 @@ from store.telemetry.windows import bounded
 
 router = APIRouter(prefix="/api/v1", tags=["telemetry"])
 
+# Without a sample for so long a node counts as silent. Chosen: four times what the roll-up of an idle source
+# takes, so that a node that reports is never shown as silent.
 SILENT = timedelta(minutes=2)
-"""Without a sample for so long a node counts as silent. Chosen: four times what the roll-up of an idle source
-takes, so that a node that reports is never shown as silent."""
+# A rank seen since then counts as running (two repetitions of its place).
 RECENT = timedelta(minutes=10)
-"""A rank seen since then counts as running (two repetitions of its place)."""
 State = Literal["ok", "info", "warning", "error", "critical", "silent"]
 
 

@@ -9,8 +9,8 @@ from api.http.problems import contradiction
 from api.http.times import Moment, Span, parse_span, parse_time
 from api.security.auth import Principal
 
+# Longest window (chosen: what is kept of paces, the longest of all telemetry).
 LONGEST = timedelta(days=35)
-"""Longest window (chosen: what is kept of paces, the longest of all telemetry)."""
 
 Name = Annotated[str, Field(max_length=128)]
 

@@ -29,8 +29,9 @@ router = APIRouter(prefix="/api/v1", tags=["telemetry"])
 
 DEFAULT_WINDOW = timedelta(hours=1)
 PEER_WINDOW = timedelta(minutes=5)
+
+# Roll-ups that one series may take with its band. Chosen: a second of the database's time.
 MAX_ROWS = 500_000
-"""Roll-ups that one series may take with its band. Chosen: a second of the database's time."""
 # Devices of one kind on a node, for the estimate of what a band takes.
 _PER_NODE = 8
 

@@ -21,8 +21,8 @@ from api.security.auth import Principal, TelemetryReader, TelemetryWriter
 router = APIRouter(prefix="/api/v1", tags=["ingest"], route_class=IdempotentRoute)
 otlp_router = APIRouter(prefix="/v1", tags=["ingest"])
 
+# Nodes and unknown names in an answer. Chosen: some 100 kB.
 MAX_LISTED = 1000
-"""Nodes and unknown names in an answer. Chosen: some 100 kB."""
 # A body takes up to forty times its size while it is parsed, before its parts are counted: one at a time,
 # which takes no longer, as only one thread runs.
 _DECODING = threading.Lock()

@@ -14,8 +14,9 @@ router = APIRouter(prefix="/api/v1/ingest", tags=["ingest"], route_class=Idempot
 
 # JSON Schema can require a line that is not blank and no more of NDJSON: other errors in the body are a 409.
 _ROWS = {"type": "string", "minLength": 1, "pattern": r"\S", "description": "One JSON row a line."}
+
+# Documents a body of rows.
 NDJSON_BODY = {"requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": _ROWS}}}}
-"""Documents a body of rows."""
 
 
 class LineError(BaseModel):

@@ -20,8 +20,8 @@ Floats = npt.NDArray[np.float64]
 Rule = Callable[[Floats, float], list[tuple[int, int]]]
 Device = tuple[str, int | None]
 
+# Chosen: in favour of the baselines, longer than a fault takes to reach all GPUs of a node.
 MERGE_SECONDS = 60.0
-"""Chosen: in favour of the baselines, longer than a fault takes to reach all GPUs of a node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,15 @@ from detectors.changepoint.bocpd import BocpdConfig
 Floats = npt.NDArray[np.float64]
 
 HAS_FAST_BOCPD = find_spec("fast_bocpd") is not None
+
+# Rows from which a rule learns the healthy state. Chosen: our own baseline has as many.
 LEARN = 60
-"""Rows from which a rule learns the healthy state. Chosen: our own baseline has as many."""
+
+# Window and continuity of Minder as published (Deng et al., NSDI 2025).
 WINDOW_TICKS = 8
 CONTINUITY_SECONDS = 240.0
-"""Window and continuity of Minder as published (Deng et al., NSDI 2025)."""
+# Least age of a run whose means are compared. Chosen: fewer steps are dominated by one outlier.
 VERIFY = 5
-"""Least age of a run whose means are compared. Chosen: fewer steps are dominated by one outlier."""
 
 
 def bocpd_verified(seconds: Floats, effect: float) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from streams.columns import as_float, columns
 
 Floats = npt.NDArray[np.float64]
 
+# Metrics of a node for baselines on samples: of its worst GPU, because a mean over eight would hide one.
 WORST_OF_NODE = {
     "gpu.clock.sm_hz": np.min,
     "gpu.power_watts": np.min,
@@ -20,7 +21,6 @@ WORST_OF_NODE = {
     "gpu.tensor_active_ratio": np.min,
     "gpu.pcie.link_width": np.min,
 }
-"""Metrics of a node for baselines on samples: of its worst GPU, because a mean over eight would hide one."""
 
 
 @dataclass(frozen=True, slots=True)

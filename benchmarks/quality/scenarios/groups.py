@@ -10,8 +10,9 @@ from simulator import ClusterSpec, JobSpec
 from simulator.cluster.scenarios import draw_fault
 
 GPUS = 8
+
+# (dp, pp, tp): each stage has four data-parallel groups or more, the fewest that can be compared.
 LAYOUTS = ((4, 1, 8), (8, 1, 4), (4, 2, 4), (4, 2, 8))
-"""(dp, pp, tp): each stage has four data-parallel groups or more, the fewest that can be compared."""
 
 TIERS = {"all telemetry": False, "step rows alone": True}
 

@@ -21,8 +21,9 @@ from simulator.jobs.benign import BENIGN
 
 GPUS = 8
 NODES_PER_JOB = 4
+
+# (dp, pp, tp) of a job of 32 ranks.
 LAYOUTS = ((4, 1, 8), (16, 1, 2), (32, 1, 1), (4, 2, 4), (8, 1, 4))
-"""(dp, pp, tp) of a job of 32 ranks."""
 
 Draw = Callable[[int], Sequence[Scenario]]
 

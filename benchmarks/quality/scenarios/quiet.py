@@ -15,12 +15,12 @@ from simulator import ClusterSpec, JobSpec
 from simulator.cluster.scenarios import draw_faults
 from simulator.jobs.benign import BENIGN, draw_spec, with_row
 
+# Step time for which ``draw_spec`` draws the transfers.
 USUAL_STEP_SECONDS = 2.5
-"""Step time for which ``draw_spec`` draws the transfers."""
 
+# Rows that are properties of the layout and not of a workload.
 STAGES = "long last stage"
 ROLES, RESIZED, IDLE = "reinforcement learning", "resized", "idle nodes"
-"""Rows that are properties of the layout and not of a workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,9 @@ from simulator import ClusterSpec, Fault, JobSpec, Truth
 from simulator.cluster.layout import coords
 from simulator.cluster.truth import planned_truths
 
+# Parameters and thresholds are chosen on tuning seeds or seeds above both, figures come from report seeds.
 TUNING_SEEDS = range(1000)
 REPORT_SEEDS = range(1000, 2000)
-"""Parameters and thresholds are chosen on tuning seeds or seeds above both, figures come from report
-seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +40,12 @@ class Scenario:
     without: tuple[str, ...] = ()
 
 
+# The right hypothesis of faults for which not all of the right kinds are explanations.
 CAUSES: dict[str, tuple[str, ...]] = {
     "thermal_throttle": ("throttle.thermal",),
     "power_brake": ("throttle.power",),
     "clock_lock": ("clock.low",),
 }
-"""The right hypothesis of faults for which not all of the right kinds are explanations."""
 
 _SYMPTOMS = ("straggler.", "hang.")
 

@@ -10,8 +10,9 @@ from simulator import ClusterSpec, Fault, JobSpec
 from simulator.cluster.scenarios import draw_fault
 
 NODES, RACK, GPUS = 4, 4, 4
+
+# (dp, pp, tp) of a job of 16 ranks on four nodes; one of two racks has twice as many replicas.
 LAYOUTS = ((4, 1, 4), (8, 1, 2), (16, 1, 1), (2, 2, 4))
-"""(dp, pp, tp) of a job of 16 ranks on four nodes; one of two racks has twice as many replicas."""
 
 PASSING = {
     "dead exporter": "exporter_gap",
@@ -25,8 +26,9 @@ LASTING = {"blocked reads": "gsp_hang", "silent GPU": "gpu_lost", "silent node":
 RACKS = {"rack of silent exporters": "exporter_gap", "rack of dead nodes": "node_silent"}
 
 SECONDS = 230.0
+
+# A batch that is late by less leaves no gap of ten seconds, the least that is reported.
 LATE_SECONDS = (15.0, 90.0)
-"""A batch that is late by less leaves no gap of ten seconds, the least that is reported."""
 
 
 def telemetry(seed: int) -> Sequence[Scenario]:

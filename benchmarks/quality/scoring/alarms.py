@@ -11,8 +11,9 @@ from benchmarks.quality.scoring.matching import Alarm, Coords, Places, Suspects
 from slowrank.telemetry import Subject
 
 PAGE = frozenset({"critical"})
+
+# By default a webhook receives warnings and above; only critical findings are meant to page people.
 TICKET = frozenset({"error", "warning"})
-"""By default a webhook receives warnings and above; only critical findings are meant to page people."""
 
 _CALLS = frozenset({"finding.opened", "finding.reopened"})
 

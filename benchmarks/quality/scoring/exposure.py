@@ -9,8 +9,8 @@ from benchmarks.quality.scoring.alarms import PAGE, TICKET
 from benchmarks.quality.scoring.matching import Alarm
 from benchmarks.quality.scoring.score import benign_row, false_alarms
 
+# Rows of jobs that also have another row, in which their false alarms count.
 SHARED = (ROLES, RESIZED)
-"""Rows of jobs that also have another row, in which their false alarms count."""
 
 
 def days_by_row(outcomes: Sequence[Outcome]) -> dict[str, float]:

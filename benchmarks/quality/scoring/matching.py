@@ -7,14 +7,14 @@ duplicate and counts as false. An event without a matching alarm is missed.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+# Tolerance of an onset: so much before the true one, and after the end the larger of these. Chosen: 30 s or
+# steps are the goal for detection.
 EARLY_SECONDS = 2.0
 LATE_SECONDS = 30.0
 LATE_STEPS = 30.0
-"""Tolerance of an onset: so much before the true one, and after the end the larger of these. Chosen: 30 s or
-steps are the goal for detection."""
 
+# Kinds about the telemetry of a node, which accuse no machine.
 TELEMETRY = ("exporter.", "host.clock_skew", "self")
-"""Kinds about the telemetry of a node, which accuse no machine."""
 
 Places = tuple[tuple[str, int | None], ...]
 """One subject as (node, GPU) pairs: a node, one of its GPUs, or all nodes of a rack or switch."""

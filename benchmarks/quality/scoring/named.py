@@ -12,10 +12,10 @@ from benchmarks.quality.scoring.matching import Alarm, Event, match, names_culpr
 from benchmarks.quality.scoring.metrics import Floats, bootstrap, share
 from benchmarks.quality.scoring.score import job_of
 
+# The goal for naming a slow group.
 WITHIN_SECONDS = 20.0
-"""The goal for naming a slow group."""
+# Most nodes that a hang names.
 MOST = 3
-"""Most nodes that a hang names."""
 
 
 @dataclass(slots=True)

@@ -20,13 +20,13 @@ from benchmarks.quality.scoring.matching import (
 from benchmarks.quality.scoring.metrics import Floats
 from simulator.faults.shared_faults import TELEMETRY_FAULTS
 
+# ``false`` includes duplicates, ``wrong`` only alarms about other machines. ``named`` are events of a machine
+# that was named first, ``unnamed`` the other events of machines.
 COUNTS = (
     "true", "false", "missed", "events", "named", "wrong", "unnamed", "soon", "top1", "top3", "kind",
     "cause1",
     "cause3", "covered",
 )  # fmt: skip
-"""``false`` includes duplicates, ``wrong`` only alarms about other machines. ``named`` are events of a
-machine that was named first, ``unnamed`` the other events of machines."""
 
 SOON_STEPS = 30.0
 

@@ -13,8 +13,9 @@ from benchmarks.quality.scoring.score import Score, false_alarms, job_of, scores
 COLUMNS = (
     "row", "events", "recall", "precision", "opened after s: median, P95", "false alarms", "named slow",
 )  # fmt: skip
+
+# Kinds of findings about a slow machine or job.
 SLOW = ("straggler.", "throttle.", "clock.low", "data.", "gray.", "link.nic_slow", "host.cpu_contention")
-"""Kinds of findings about a slow machine or job."""
 
 
 def telemetry_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:

@@ -27,8 +27,8 @@ from streams.runtime.kafka.message import Message, PartitionId
 
 CONSUMERS = ("aiokafka", "waiting", "faust", "agent", "batch")
 
+# After the last record. Chosen: two of the intervals at which workers commit.
 SETTLE_SECONDS = 2.0
-"""After the last record. Chosen: two of the intervals at which workers commit."""
 
 
 class Count:

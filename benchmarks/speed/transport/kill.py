@@ -34,14 +34,15 @@ from streams.runtime.kafka.acks import Take
 from streams.runtime.kafka.message import Message, PartitionId
 
 NUMBER = struct.Struct(">q")
+
+# From taking a record to its number in the file. Chosen: some hundred records are under way at any time.
 NOTED_SECONDS = 0.02
-"""From taking a record to its number in the file. Chosen: some hundred records are under way at any time."""
 
+# Records between two pauses, by which a worker takes ``rate`` records a second.
 PAUSE_EVERY = 100
-"""Records between two pauses, by which a worker takes ``rate`` records a second."""
 
+# After the last number, until all offsets must be committed. Chosen: several commit intervals.
 COMMITTED_SECONDS = 15.0
-"""After the last number, until all offsets must be committed. Chosen: several commit intervals."""
 
 Action = Literal["kill", "stop", "start"]
 START: list[tuple[float, Action]] = [(0.0, "start"), (0.0, "start")]

@@ -11,8 +11,9 @@ import msgspec
 from slowrank.telemetry.records import Subject
 
 _PREFIX = "gpu."
+
+# GPUs of a node whose boards are named. Chosen: those of the largest servers; a sample has 32 labels.
 MOST_BOARDS = 16
-"""GPUs of a node whose boards are named. Chosen: those of the largest servers; a sample has 32 labels."""
 
 
 def board_label(gpu: str, uuid: str, serial: str | None = None) -> dict[str, str]:

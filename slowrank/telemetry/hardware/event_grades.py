@@ -9,8 +9,8 @@ import re
 
 NONFATAL, FATAL, CORRECTED, NONE, DRIVER = ".nonfatal", ".fatal", ".corrected", ".none", ".driver"
 
+# XIDs of NVLink 5, whose messages have the unit at fault and then ``Fatal`` or ``Nonfatal``.
 NVLINK5 = range(144, 151)
-"""XIDs of NVLink 5, whose messages have the unit at fault and then ``Fatal`` or ``Nonfatal``."""
 
 _SXID = re.compile(r"SXid \(PCI:[^)]*\): \d+, (?P<grade>Non-?fatal|Fatal)\b", re.IGNORECASE)
 _NVLINK5 = re.compile(r"\b(?P<grade>Nonfatal|Fatal) XC\d")

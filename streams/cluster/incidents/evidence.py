@@ -10,9 +10,9 @@ from streams.cluster.incidents.kinds import Pattern, domains_of, unit_of
 from streams.cluster.incidents.telemetry_outage import DARK_SHARE
 from streams.cluster.inventory import Layout
 
+# Log-odds from which the evidence of a member is enough for its domain without a second family (chosen: the
+# vote that offsets the prior of a finding).
 FIRM = 3.0
-"""Log-odds from which the evidence of a member is enough for its domain without a second family (chosen: the
-vote that offsets the prior of a finding)."""
 
 
 def explanations(

@@ -12,8 +12,8 @@ from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Suspect
 from streams.cluster.inventory import Layout, rail_of
 
+# Explanations listed in a finding, the likeliest first (chosen: what fits on a page).
 SUSPECTS = 8
-"""Explanations listed in a finding, the likeliest first (chosen: what fits on a page)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +37,25 @@ class Pattern:
         return domain.rack in (None, where.rack) and domain.switch in (None, where.switch)
 
 
+# Log-odds of what explains an incident: the largest vote of a family (``fusion.CEILING``), and one that is
+# seven times less likely (chosen).
 _LIKELY, _POSSIBLE = 6.0, 4.0
-"""Log-odds of what explains an incident: the largest vote of a family (``fusion.CEILING``), and one that is
-seven times less likely (chosen)."""
 
 _BY_KIND = {name: Pattern(name, kind.domain) for name, kind in KINDS.items() if kind.domain is not None}
+
+# In order of judgement: cases that a silent domain explains are no evidence for the patterns after it.
 PATTERNS = tuple(pattern for pattern in _BY_KIND.values() if not pattern.rule.of_cluster)
-"""In order of judgement: cases that a silent domain explains are no evidence for the patterns after it."""
 
+# Of the telemetry and no machine; and of the machines of a rack or switch.
 OUTAGE, _DARK = _BY_KIND["self.telemetry_gap"], _BY_KIND["node.silent"]
-"""Of the telemetry and no machine; and of the machines of a rack or switch."""
-SILENCE = OUTAGE.rule.evidence
-SITE = Pattern(_DARK.kind, replace(_DARK.rule, inhibits=SILENCE, within_seconds=OUTAGE.rule.within_seconds))
-"""Of all of a cluster, or of most of its places at once: judged as the telemetry is."""
 
+SILENCE = OUTAGE.rule.evidence
+
+# Of all of a cluster, or of most of its places at once: judged as the telemetry is.
+SITE = Pattern(_DARK.kind, replace(_DARK.rule, inhibits=SILENCE, within_seconds=OUTAGE.rule.within_seconds))
+
+# Types of subjects that include nodes of any rack or switch, and nodes without labels.
 EVERYWHERE = ("telemetry", "site")
-"""Types of subjects that include nodes of any rack or switch, and nodes without labels."""
 
 
 def pattern_of(incident: Case) -> Pattern:

@@ -20,9 +20,9 @@ from streams.cluster.incidents.kinds import OUTAGE, SILENCE
 from streams.cluster.incidents.members import Incidents, explained, is_everywhere, is_free, refreshed
 from streams.silent_nodes import SilenceConfig, silent_after
 
+# Seconds of silence of one node, of several that fell silent together, after which they are a finding (the
+# ``stale`` time of single nodes).
 _STALE = SilenceConfig().stale
-"""Seconds of silence of one node, of several that fell silent together, after which they are a finding (the
-``stale`` time of single nodes)."""
 
 
 def judge_cluster(state: Incidents, ts: float, config: FindingConfig) -> Incidents:

@@ -17,14 +17,14 @@ from streams.cluster.incidents.kinds import OUTAGE, SITE, Pattern
 from streams.cluster.inventory import Layout
 from streams.suspicions import Claim
 
+# Share of silent nodes from which a rack or switch is dark as a whole (chosen: three of four).
 DARK_SHARE = 0.75
-"""Share of silent nodes from which a rack or switch is dark as a whole (chosen: three of four)."""
 
+# Share that is nearly all of some nodes (chosen: one of ten may still report, of fewer none).
 NEARLY = 0.9
-"""Share that is nearly all of some nodes (chosen: one of ten may still report, of fewer none)."""
 
+# Dark domains listed in a finding (chosen: what fits in a line).
 NAMED = 8
-"""Dark domains listed in a finding (chosen: what fits in a line)."""
 
 Silent = Mapping[str, float]
 """Since when (event time) each silent node is."""

@@ -25,19 +25,19 @@ from streams.job.view import JobView
 GROUP = Aspect("group", cost="even")
 TRANSFER = Aspect("transfer", ends_with="rank", outlast_job=True)
 
+# Source id of its suspicions.
 VOTES = "group_votes"
-"""Source id of its suspicions."""
 
+# Log-odds, chosen: a rank found by its groups alone needs a second kind of evidence.
 _WEIGHT_TRANSFER = 3.0
-"""Log-odds, chosen: a rank found by its groups alone needs a second kind of evidence."""
 
+# Chosen: time and steps of a round, which are medians over both: transfers scatter far more than computation
+# does.
 ROUND_SECONDS = 10.0
 ROUND_STEPS = 3
-"""Chosen: time and steps of a round, which are medians over both: transfers scatter far more than computation
-does."""
 
+# Most suspects in a finding. Chosen: the GPUs of one node, which a person looks at together.
 SUSPECTS = 8
-"""Most suspects in a finding. Chosen: the GPUs of one node, which a person looks at together."""
 
 _COMM, _STEP = SECONDS.index("comm"), SECONDS.index("step")
 

@@ -19,18 +19,18 @@ from streams.job.view import JobView, spans
 
 HANG: Key = (Aspect("hang"), -1)
 
+# Probability that one of the ranks that did not arrive is the one that the job waits for (chosen: that of the
+# nodes that stand out in a hang, ``alerts.reasoning.hang``).
 _AMONG_ABSENT = 0.9
-"""Probability that one of the ranks that did not arrive is the one that the job waits for (chosen: that of
-the nodes that stand out in a hang, ``alerts.reasoning.hang``)."""
 
+# Chosen: two nodes of ranks; the evidence lists the others.
 _MOST_NAMED = 16
-"""Chosen: two nodes of ranks; the evidence lists the others."""
 
+# Chosen: phases of one rank held while its job stands still.
 _MOST_PHASES = 8
-"""Chosen: phases of one rank held while its job stands still."""
 
+# Chosen: characters of a note that a page shows without scrolling.
 _MAX_NOTE = 500
-"""Chosen: characters of a note that a page shows without scrolling."""
 
 
 class HangDetector:

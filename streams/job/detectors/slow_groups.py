@@ -17,11 +17,11 @@ from streams.job.view import JobView
 
 GROUP = Aspect("slow group", outlast_job=True, cost="rank")
 
+# Ranks of a slow group that are listed. Chosen: eight nodes, which are evicted together at most.
 MOST_SUSPECTS = 64
-"""Ranks of a slow group that are listed. Chosen: eight nodes, which are evicted together at most."""
 
+# Chosen: the nodes of ``MOST_SUSPECTS`` ranks.
 _NAMED_NODES = 8
-"""Chosen: the nodes of ``MOST_SUSPECTS`` ranks."""
 
 
 class SlowGroups(OfCore):

@@ -22,8 +22,8 @@ from streams.job.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, dated
 from streams.job.view import JobView
 
+# Source id of evidence from the offline segmentation.
 OFFLINE = "kernel_cpd"
-"""Source id of evidence from the offline segmentation."""
 
 _OF_TIMING: dict[Timing, Aspect] = {
     timing: Aspect(timing, ends_with="rank", outlast_job=True, cost="rank") for timing in get_args(Timing)
@@ -32,22 +32,22 @@ PART = Aspect("part", ends_with="rank", outlast_job=True)
 INTERMITTENT = Aspect("intermittent", ends_with="rank", outlast_job=True, cost="rank")
 COMPUTE = _OF_TIMING["compute"]
 
+# Log-odds, chosen: evidence that suffices alone opens a finding by itself (``WEIGHT_SLOW``); a suspicion, or
+# slowness where work varies or peers are few, needs a second kind of evidence beside it. The offline
+# segmentation adds or takes away its share. Uneven work that nothing explains is the other hypothesis.
 _WEIGHT_SUSPECTED = 2.0
 _WEIGHT_WAITS_LEAST = 1.0
 _WEIGHT_UNEVEN = -2.0
 _WEIGHT_FEW_PEERS = -2.0
 _WEIGHT_OFFLINE = 1.0
 _WEIGHT_UNEXPLAINED = -1.0
-"""Log-odds, chosen: evidence that suffices alone opens a finding by itself (``WEIGHT_SLOW``); a suspicion, or
-slowness where work varies or peers are few, needs a second kind of evidence beside it. The offline
-segmentation adds or takes away its share. Uneven work that nothing explains is the other hypothesis."""
 
+# Peers below which a median of the others does not show who is slow: ``peers.MIN_PEERS``.
 _FEW_PEERS = 3
-"""Peers below which a median of the others does not show who is slow: ``peers.MIN_PEERS``."""
 
+# Transfers this much longer than the median of the peers are what is slow (chosen, as in
+# ``straggler.explanation``).
 _LONGER = 1.1
-"""Transfers this much longer than the median of the peers are what is slow (chosen, as in
-``straggler.explanation``)."""
 
 
 class SlowRanks(OfCore):

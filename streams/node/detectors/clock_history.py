@@ -17,12 +17,12 @@ from streams.node.rules.state_rules import ALWAYS_LOW, LOADED
 
 CLOCK = "gpu.clock.sm_hz"
 
+# Chosen, of the siblings' median: four of the 15 MHz in which clocks are read. No evidence by itself, as GPUs
+# at their power limit may differ by as much.
 LOW = 0.96
-"""Chosen, of the siblings' median: four of the 15 MHz in which clocks are read. No evidence by itself,
-as GPUs at their power limit may differ by as much."""
 
+# Chosen: the median of fewer is one GPU's clock.
 SIBLINGS = 3
-"""Chosen: the median of fewer is one GPU's clock."""
 
 
 class ClockHistory:

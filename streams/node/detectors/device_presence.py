@@ -15,9 +15,9 @@ from streams.node.detector import Found, Increases, Origin
 from streams.node.rules.state_rules import READ_SECONDS, SLOW_READ_SECONDS
 from streams.suspicions import Claim, Location
 
+# An unfinished read of up to this makes a GPU slow (``state.slow_reads``), not gone. Chosen: ten times the
+# slowest reads expected, and with the hold within 30 s, the goal for reporting a lost GPU.
 SLOW_SECONDS = 20.0
-"""An unfinished read of up to this makes a GPU slow (``state.slow_reads``), not gone. Chosen: ten times the
-slowest reads expected, and with the hold within 30 s, the goal for reporting a lost GPU."""
 
 _RELEASED = GPUS_RELEASED["gpus"]
 

@@ -17,24 +17,26 @@ from streams.node.rules.state_rules import STUCK
 from streams.suspicions import Claim, Location
 
 OFFSET = "host.clock_offset_seconds"
-SKEW_SECONDS = 0.5
-"""Chosen: onsets on a node and in its job are compared to the second, so half of one is too much."""
 
+# Chosen: onsets on a node and in its job are compared to the second, so half of one is too much.
+SKEW_SECONDS = 0.5
+
+# A larger offset is no measurement. Chosen: a day; applied, it would keep the node from counting as silent.
 BELIEVED_SECONDS = 86_400.0
-"""A larger offset is no measurement. Chosen: a day; applied, it would keep the node from counting as
-silent."""
 
 
 SPOOL_FREE = "exporter.spool_free_bytes"
+
+# Chosen: twelve minutes of records, of which an hour takes 5 MB; a restart of the brokers takes less.
 SPOOL_LEAST = 2**20
-"""Chosen: twelve minutes of records, of which an hour takes 5 MB; a restart of the brokers takes less."""
 
 # Keys of the conditions; there is one exporter a node, and it has no name.
 _SKEWED: Key = (0, "")
 _STUCK: Key = (1, "")
 _NO_SPOOL: Key = (2, "")
+
+# Chosen: ten ticks, above a clock being stepped and an exporter that skips a few.
 _DEBOUNCE = Debounce(hold=10.0)
-"""Chosen: ten ticks, above a clock being stepped and an exporter that skips a few."""
 
 
 class ExporterHealth:

@@ -25,13 +25,15 @@ from streams.node.detectors.exporter_health import clock_error
 from streams.node.detectors.watched_metrics import metrics_of
 from streams.suspicions import HangClaim, Location
 
+# Idle time that makes a vote certain. Chosen: longer than a first checkpoint or evaluation that is not
+# declared.
 CERTAIN_SECONDS = 300.0
-"""Idle time that makes a vote certain. Chosen: longer than a first checkpoint or evaluation that is not
-declared."""
+
 SPINNING = "gpu.spinning_ratio"
+
+# Weights (log likelihood ratios) of a node that is proven idle, and of one whose GPUs stand idle, which a
+# data stall explains as well. Chosen: the second decides nothing alone.
 PROOF, HINT = 3.0, 0.5
-"""Weights (log likelihood ratios) of a node that is proven idle, and of one whose GPUs stand idle, which a
-data stall explains as well. Chosen: the second decides nothing alone."""
 
 _IDLE = Debounce()
 # A single sample of a working GPU ends it: the job is back. Hold chosen: three ticks.

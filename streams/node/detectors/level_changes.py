@@ -24,21 +24,23 @@ from streams.node.detector import Found, Increases, Origin
 from streams.node.detectors.watched_metrics import POWER, USUAL_POWER_LIMIT, WATCHED, metrics_of
 from streams.suspicions import Claim
 
+# A change must hold for the first before it is raised; one that does not stand out within the second is
+# dropped. Chosen: ten samples for the comparison, and a minute for siblings that follow.
 HOLD_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0
-"""A change must hold for the first before it is raised; one that does not stand out within the second is
-dropped. Chosen: ten samples for the comparison, and a minute for siblings that follow."""
 
+# Chosen: the median of fewer is one device's value.
 MIN_SIBLINGS = 3
-"""Chosen: the median of fewer is one device's value."""
+
+# Smallest shift of the distance to the siblings, in units of the noise floor and of the measured noise.
+# Chosen: high, as a fleet has millions of series.
 MIN_FLOORS = 3.0
 MIN_SIGMAS = 6.0
-"""Smallest shift of the distance to the siblings, in units of the noise floor and of the measured noise.
-Chosen: high, as a fleet has millions of series."""
 
 REFRESH_SECONDS = Debounce().refresh
+
+# Slower ports are not watched. Chosen: they carry management traffic, no collectives.
 FAST_PORT_BITS_PER_SECOND = 10e9
-"""Slower ports are not watched. Chosen: they carry management traffic, no collectives."""
 
 
 @dataclass(slots=True)

@@ -20,9 +20,10 @@ WAIT, SENT = "nic.port.xmit_wait_ticks_total", "nic.port.tx_bytes_total"
 
 _WAITS = Symptom("link.nic_slow", "nic", "warning", 2.0)
 _WAITS_ON = Symptom("link.nic_slow", "nic", "warning", 3.0, alone=True)
+
+# A wait of half a minute opens a finding alone. Chosen: colliding flows make a port wait too, but only for
+# the collectives of a step or two, ten times shorter.
 _RULES = ((_WAITS, Debounce(hold=10.0)), (_WAITS_ON, Debounce(hold=30.0)))
-"""A wait of half a minute opens a finding alone. Chosen: colliding flows make a port wait too, but only for
-the collectives of a step or two, ten times shorter."""
 
 
 class PortWait:

@@ -8,8 +8,9 @@ from slowrank.telemetry.records import Family
 from slowrank.telemetry.schema import Owner
 
 POWER = "gpu.power_watts"
+
+# Watts; power is watched as a share of the limit, of this one (H100 SXM) where the GPU's own is not read.
 USUAL_POWER_LIMIT = 700.0
-"""Watts; power is watched as a share of the limit, of this one (H100 SXM) where the GPU's own is not read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ from slowrank.telemetry.hardware.xids import xid_of
 from streams.suspicions import Claim, subject_of
 
 FIRING, RESOLVED = "alert.firing", "alert.resolved"
+
+# What an alert that names no kind argues for: a weak sign of a fault.
 DEFAULT_KIND = "gray.node"
-"""What an alert that names no kind argues for: a weak sign of a fault."""
+# Log likelihood ratio of an alert. Chosen: that of a mild event of the kernel log.
 WEIGHT = 2.0
-"""Log likelihood ratio of an alert. Chosen: that of a mild event of the kernel log."""
+# Alerts of one node that are remembered. Chosen: they come from outside, and memory must be bounded.
 MAX_ALERTS = 1024
-"""Alerts of one node that are remembered. Chosen: they come from outside, and memory must be bounded."""
 
 _Argued = tuple[str, Hashable]
 """Kind and subject."""

@@ -8,16 +8,16 @@ from streams.suspicions import Claim, HangClaim, Location
 
 PAUSES = frozenset({"job.checkpoint", "job.eval", "job.start", "job.restart"})
 END = "job.end"
+
+# Events after which the levels of the node and the step times of the job may be others; a pause leaves both.
 CHANGES = frozenset({"job.start", "job.restart", "job.schedule"})
-"""Events after which the levels of the node and the step times of the job may be others; a pause leaves
-both."""
 
 
+# A longer phase of a start is an invalid number. Chosen: a week.
 LONGEST_PHASE_SECONDS = 7 * 86_400.0
-"""A longer phase of a start is an invalid number. Chosen: a week."""
 
+# Upper bound of GPUs in an event, which comes from outside. Chosen: ten times the largest fleet.
 MAX_GPUS = 1 << 20
-"""Upper bound of GPUs in an event, which comes from outside. Chosen: ten times the largest fleet."""
 
 _PHASE_PREFIX = "startup."
 

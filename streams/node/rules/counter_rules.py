@@ -129,8 +129,8 @@ def _replays_allowed(gpu: Mapping[str, Array]) -> Array:
     return np.asarray(np.ceil(0.06 * speed * gpu["gpu.pcie.link_width_max"]))
 
 
+# By PCIe generation.
 _GT_PER_SECOND = (np.nan, 2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
-"""By PCIe generation."""
 
 GPU_COUNTS = (
     CountRule("gpu.ecc.uncorrected_total", 1, 60.0, UNCORRECTABLE, "slowrank", sticky=True),

@@ -13,15 +13,15 @@ from streams.node.rules.counter_rules import Symptom
 from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
 from streams.suspicions import Claim, subject_of
 
+# Lines of the kernel log so close together are one fault. Chosen: one fault writes many lines within a
+# second.
 BURST_SECONDS = 5.0
-"""Lines of the kernel log so close together are one fault. Chosen: one fault writes many lines within a
-second."""
 
+# Subjects remembered for one node. Chosen: they come from messages, and memory must be bounded.
 MAX_SUBJECTS = 1024
-"""Subjects remembered for one node. Chosen: they come from messages, and memory must be bounded."""
 
+# Actions of the kinds that neither a reset nor a reboot repairs.
 LASTING = ("CONTACT_SUPPORT", "HARDWARE_INSPECTION")
-"""Actions of the kinds that neither a reset nor a reboot repairs."""
 
 BOOT = "host.boot"
 RECOVERED = f"xid.154{NONE}"

@@ -43,6 +43,7 @@ _NVLINK_ONCE = Symptom("link.nvlink_degraded", "nvlink_pcie", "warning", 1.5, al
 
 _XID = "NVIDIA XID catalogue"
 
+# XIDs that indicate a kind of finding for which there is other evidence, too.
 _XID_SYMPTOMS: dict[int, Symptom] = {
     **dict.fromkeys((48, 95, 140, 171, 172), UNCORRECTABLE),
     94: Symptom("ecc.uncorrectable", "gpu_memory", "error", 5.0),
@@ -50,11 +51,9 @@ _XID_SYMPTOMS: dict[int, Symptom] = {
     64: REMAP_FAILED,
     **dict.fromkeys((74, 136, *NVLINK5, 155), _NVLINK),
 }
-"""XIDs that indicate a kind of finding for which there is other evidence, too."""
 
+# NVIDIA's actions for XIDs that are no failure of their GPU: these do not count towards a repeat offender.
 _OF_OTHERS = ("IGNORE", "RESTART_APP", "XID_154")
-"""NVIDIA's actions for XIDs that are no failure of their GPU: these do not count towards a repeat
-offender."""
 
 
 def _xid_rule(code: int, row: Xid) -> EventRule | None:
@@ -72,6 +71,7 @@ def _xid_rule(code: int, row: Xid) -> EventRule | None:
 # Nonfatal errors are corrected or retried by the hardware; many of them show a marginal link.
 _REPEATED = "after NVSentinel (3 flaps of a port)"
 
+# By the names of ``event_grades``. None: recorded, and no evidence by itself.
 EVENT_RULES: dict[str, EventRule | None] = {
     **{f"xid.{code}": _xid_rule(code, row) for code, row in sorted(XIDS.items())},
     "xid.31": EventRule(
@@ -114,11 +114,11 @@ EVENT_RULES: dict[str, EventRule | None] = {
     "host.boot": None,
     "exporter.records_lost": None,
 }
-"""By the names of ``event_grades``. None: recorded, and no evidence by itself."""
 
+# For every code that is not in the catalogue: one kind for all, so that a GPU has one such finding.
 UNKNOWN_XID = EventRule(Symptom("xid", "event", "warning", 1.0, alone=True), "slowrank")
-"""For every code that is not in the catalogue: one kind for all, so that a GPU has one such finding."""
 
+# For one GPU, over all fatal XIDs; the burst is an hour because a hung driver repeats its message.
 REPEAT_OFFENDER = EventRule(
     Symptom("node.lemon", "event", "error", 3.0),
     "after NVSentinel (bursts of 3 min)",
@@ -126,4 +126,3 @@ REPEAT_OFFENDER = EventRule(
     window=86400.0,
     burst=3600.0,
 )
-"""For one GPU, over all fatal XIDs; the burst is an hour because a hung driver repeats its message."""

@@ -21,11 +21,11 @@ from streams.node.detector import Found, Increases, Origin
 from streams.node.rules.counter_rules import CountRule, StateRule
 from streams.suspicions import Claim
 
+# Siblings that a comparison needs. Chosen: the median of fewer is one device's value.
 MIN_SIBLINGS = 3
-"""Siblings that a comparison needs. Chosen: the median of fewer is one device's value."""
 
+# Log of the false-alarm probability of a window. Chosen: 0.1 expected in one window of 100,000 devices.
 LOG_CHANCE = math.log(1e-6)
-"""Log of the false-alarm probability of a window. Chosen: 0.1 expected in one window of 100,000 devices."""
 
 
 class _Window:

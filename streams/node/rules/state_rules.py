@@ -22,34 +22,36 @@ from streams.node.rules.counter_rules import (
 # set on healthy GPUs.
 IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 1, 8, 32, 64, 128
 
+# Rule of the recovery action that a driver asks for, and the seconds without one that clear it. Chosen: the
+# default of ``Debounce``.
 RECOVERY = "state.recovery_action"
 RECOVERY_CLEAR = 30.0
-"""Rule of the recovery action that a driver asks for, and the seconds without one that clear it. Chosen: the
-default of ``Debounce``."""
 
+# Derived, node: congestion notifications a second on the mean port, as a multiple of the usual rate.
 CNP_RATIO = "nic.port.cnp_handled_ratio"
-"""Derived, node: congestion notifications a second on the mean port, as a multiple of the usual rate."""
 
+# Derived, GPU and node: whether all readings repeat (``detectors.frozen_readings``).
 FROZEN, STUCK = "gpu.frozen", "exporter.stuck"
-"""Derived, GPU and node: whether all readings repeat (``detectors.frozen_readings``)."""
 
+# Derived, GPU: whether its clock has been below its siblings' ever since (``detectors.clock_history``).
 ALWAYS_LOW = "gpu.clock.always_low"
-"""Derived, GPU: whether its clock has been below its siblings' ever since (``detectors.clock_history``)."""
 
+# Derived, port: see ``detectors.port_history``.
 WAS_UP, BEST_SPEED, OTHERS_UP, IN_JOB = "was_up", "best_speed", "others_up", "in_job"
-"""Derived, port: see ``detectors.port_history``."""
 
 READ_SECONDS = "gpu.nvml_call_seconds"
+
+# Chosen: four times a whole read with PCIe throughput (two calls of 20 ms), which takes some 60 ms, and below
+# the 0.3 s for which the exporter's tick waits.
 SLOW_READ_SECONDS = 0.25
-"""Chosen: four times a whole read with PCIe throughput (two calls of 20 ms), which takes some 60 ms, and
-below the 0.3 s for which the exporter's tick waits."""
+# Chosen: longer than an exporter takes to read each GPU by its own process, which isolates the slow one.
 READ_HOLD_SECONDS = 15.0
-"""Chosen: longer than an exporter takes to read each GPU by its own process, which isolates the slow one."""
+
 _SLOW_READS = Symptom("gpu.slow_reads", "event", "warning", 2.0, alone=True)
 
 
+# Utilisation of a GPU that works. Chosen: "10 %" below.
 LOADED = 0.1
-"""Utilisation of a GPU that works. Chosen: "10 %" below."""
 
 
 def _loaded(gpu: Mapping[str, Array]) -> Mask:

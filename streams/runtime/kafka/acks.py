@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from streams.runtime.kafka.message import Message
 
+# Messages taken whose outputs are not durable yet. Chosen: few are read again after a crash.
 IN_FLIGHT = 1000
-"""Messages taken whose outputs are not durable yet. Chosen: few are read again after a crash."""
 
 Take = Callable[[Message], Awaitable[asyncio.Future[None] | None]]
 """Processes a message; the future, if any, is done when its outputs are durable."""

@@ -5,9 +5,9 @@ from typing import TypeVar
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
+# Longest time until a client notices that a topic grew. Chosen: with Kafka's default of five minutes,
+# messages that faster clients put into new partitions would wait as long.
 METADATA_MS = 5_000
-"""Longest time until a client notices that a topic grew. Chosen: with Kafka's default of five minutes,
-messages that faster clients put into new partitions would wait as long."""
 
 Client = TypeVar("Client", AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)
 

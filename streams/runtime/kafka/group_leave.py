@@ -10,8 +10,8 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError, NoError, UnknownMemberIdError, for_code
 from aiokafka.protocol.group import LeaveGroupRequest
 
+# For all of it. Chosen: after that the worker's own restart is nearly done.
 SECONDS = 5.0
-"""For all of it. Chosen: after that the worker's own restart is nearly done."""
 
 
 async def leave_group(bootstrap: str, group: str, member: str) -> None:

@@ -16,12 +16,13 @@ from aiokafka.structs import OffsetAndMetadata
 from streams.runtime.kafka.clients import started
 from streams.runtime.kafka.message import PartitionId
 
+# Of a request. Chosen: brokers that take longer count as away.
 TIMEOUT_MS = 5000
-"""Of a request. Chosen: brokers that take longer count as away."""
 
+# A broker that has just started takes 1–3 s to create the topic that holds the offsets.
 COORDINATOR_TRIES = 20
 COORDINATOR_PAUSE_SECONDS = 0.5
-"""A broker that has just started takes 1–3 s to create the topic that holds the offsets."""
+
 NO_COORDINATOR = (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,

@@ -13,8 +13,8 @@ import msgspec
 from streams.runtime.kafka.message import PartitionId
 from streams.runtime.kafka.placement import Counts
 
+# Workers read at most a day of the log again (``streams.runtime.detect_worker.EVENT_WINDOW_SECONDS``).
 REMEMBERED_SECONDS = 86_400.0 + 3600.0
-"""Workers read at most a day of the log again (``streams.runtime.detect_worker.EVENT_WINDOW_SECONDS``)."""
 
 History = list[tuple[int, float]]
 """Partition counts, and since when (Unix seconds) each was seen, oldest first."""

@@ -16,11 +16,11 @@ from aiokafka.partitioner import murmur2
 
 from streams.runtime.kafka.message import Message, Outgoing, PartitionId
 
+# Header of a record that was sent on: ``role:partition:offset`` of where it lay.
 MOVED = "x-moved-from"
-"""Header of a record that was sent on: ``role:partition:offset`` of where it lay."""
 
+# Twice the default of five minutes after which Kafka's clients notice that a topic grew.
 SLOWEST_SECONDS = 600.0
-"""Twice the default of five minutes after which Kafka's clients notice that a topic grew."""
 
 
 def message_of(record: "ConsumerRecord[Any, Any]") -> Message:

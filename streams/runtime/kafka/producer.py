@@ -15,15 +15,14 @@ from streams.runtime.monitoring.health import Health
 
 log = logging.getLogger(__name__)
 
+# Between two attempts. Chosen: a server that is back is noticed within seconds, at little load.
 LONGEST_PAUSE_SECONDS = 5.0
-"""Between two attempts. Chosen: a server that is back is noticed within seconds, at little load."""
+# An attempt that takes longer is reported as waiting for the server. Chosen: well below the watchdog's 30 s.
 SLOW_SECONDS = 5.0
-"""An attempt that takes longer is reported as waiting for the server. Chosen: well below the watchdog's 30
-s."""
+# Messages sent together. Chosen: one round trip for many, and few to send again.
 BATCH = 500
-"""Messages sent together. Chosen: one round trip for many, and few to send again."""
+# At a stop. What is not sent by then is not acknowledged either, and is read again.
 DRAIN_SECONDS = 5.0
-"""At a stop. What is not sent by then is not acknowledged either, and is read again."""
 
 T = TypeVar("T")
 

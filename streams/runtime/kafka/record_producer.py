@@ -11,10 +11,10 @@ from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, encode
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, topic_name
 from streams.runtime.kafka.clients import METADATA_MS, started
 
+# Records in memory that are not acknowledged yet. Chosen: bounds memory.
 IN_FLIGHT = 2000
-"""Records in memory that are not acknowledged yet. Chosen: bounds memory."""
+# Longest wait for a disconnect. Chosen: a stop must not hang on brokers that are away.
 STOP_SECONDS = 5.0
-"""Longest wait for a disconnect. Chosen: a stop must not hang on brokers that are away."""
 
 _TOPICS = {NodeSample: NODE_SAMPLES, NodeEvent: NODE_EVENTS, JobSteps: JOB_STEPS}
 

@@ -4,24 +4,24 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
+# The load now is the median of so many seconds. Chosen: a rebuild or a slow checkpoint of the database lasts
+# a minute, and is no lack of capacity.
 NOW_SECONDS = 300.0
-"""The load now is the median of so many seconds. Chosen: a rebuild or a slow checkpoint of the database lasts
-a minute, and is no lack of capacity."""
 
+# Longest and shortest time over which growth is measured. Chosen: new nodes come within minutes; over less
+# than ten minutes jitter is taken for growth.
 TREND_SECONDS = 1800.0
 LEAST_TREND_SECONDS = 600.0
-"""Longest and shortest time over which growth is measured. Chosen: new nodes come within minutes; over less
-than ten minutes jitter is taken for growth."""
 
+# Share of the time at which a role is nearly out of capacity. Chosen: bursts after a broker outage need the
+# rest; a queue's wait doubles between 0.85 and 0.92 of its capacity.
 FULL = 0.85
-"""Share of the time at which a role is nearly out of capacity. Chosen: bursts after a broker outage need
-the rest; a queue's wait doubles between 0.85 and 0.92 of its capacity."""
 
+# From that share on, growth that leads to a lack within half an hour is reported, if the load has risen by so
+# much already. Chosen: time to start another worker; less is within the jitter.
 RISING = 0.6
 SOON_SECONDS = 1800.0
 LEAST_RISE = 0.05
-"""From that share on, growth that leads to a lack within half an hour is reported, if the load has risen by
-so much already. Chosen: time to start another worker; less is within the jitter."""
 
 
 @dataclass(frozen=True, slots=True)

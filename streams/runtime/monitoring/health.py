@@ -13,8 +13,8 @@ from streams.runtime.monitoring.lag_age import LagAges
 from streams.runtime.monitoring.node_counts import NodeTotals
 from streams.runtime.monitoring.snapshot_counts import SnapshotCounts
 
+# For the metric alone, chosen: ten rounds. The watchdog, which ends workers, has limits of its own.
 STALLED_SECONDS = 10.0
-"""For the metric alone, chosen: ten rounds. The watchdog, which ends workers, has limits of its own."""
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ import msgspec
 from slowrank.settings import Settings
 from streams.runtime.kafka.message import PartitionId
 
+# Between two reports of a worker, and how long one counts. Chosen: one that missed three has stopped.
 REPORT_SECONDS = 15.0
 FRESH_SECONDS = 60.0
-"""Between two reports of a worker, and how long one counts. Chosen: one that missed three has stopped."""
 
 
 class Report(msgspec.Struct, frozen=True):

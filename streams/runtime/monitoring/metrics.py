@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 Counts = Iterable[tuple[Sequence[str], int]]
 """Label values and how many."""
 
+# Cluster names as labels. Chosen: they come from telemetry, and their number must be bounded.
 MAX_CLUSTERS = 64
-"""Cluster names as labels. Chosen: they come from telemetry, and their number must be bounded."""
 
 _OPENED = frozenset({"finding.opened", "finding.reopened"})
 

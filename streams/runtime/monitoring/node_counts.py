@@ -7,8 +7,8 @@ from slowrank.telemetry import NodeSample
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 from streams.silent_nodes import SilenceConfig
 
+# A node reports, and is expected, as long as for the liveness of nodes.
 _AS_SILENCE = SilenceConfig()
-"""A node reports, and is expected, as long as for the liveness of nodes."""
 
 
 class NodeTotals(NamedTuple):

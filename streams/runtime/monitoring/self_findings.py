@@ -13,14 +13,15 @@ from streams.runtime.monitoring.capacity import Forecast
 LAG = "self.lag"
 DEAD_LETTERS = "self.dead_letters"
 CAPACITY = "self.capacity"
+
+# For which dead letters are counted. Chosen: the finding is still open when a notified person looks.
 DEAD_LETTER_WINDOW_SECONDS = 600.0
-"""For which dead letters are counted. Chosen: the finding is still open when a notified person looks."""
+# Without a sign of a problem until its finding is resolved. Chosen: four looks of the self monitor.
 WELL_SECONDS = 60.0
-"""Without a sign of a problem until its finding is resolved. Chosen: four looks of the self monitor."""
+# Between two stored versions of an open finding, as suspicions are refreshed.
 UPDATE_SECONDS = 60.0
-"""Between two stored versions of an open finding, as suspicions are refreshed."""
+# Marks of one partition: two hours of looks every three seconds.
 MAX_MARKS = 2500
-"""Marks of one partition: two hours of looks every three seconds."""
 
 
 class Backlog:

@@ -28,9 +28,9 @@ from streams.runtime.monitoring.self_findings import (
 
 log = logging.getLogger(__name__)
 
+# For one look. Chosen: as long as a client takes for a broker that is away, several times; the client may
+# wait for ever for a deleted topic.
 LONGEST_SECONDS = 30.0
-"""For one look. Chosen: as long as a client takes for a broker that is away, several times; the client may
-wait for ever for a deleted topic."""
 
 
 class SelfMonitor:

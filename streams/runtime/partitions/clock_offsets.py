@@ -20,21 +20,21 @@ from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS
 from streams.node.detectors.exporter_health import OFFSET, skewed
 from streams.suspicions import Location
 
+# Chosen: well above what a network, a batch or a training step delays a record by. For smaller offsets a node
+# measures its own clock (``streams.node.detectors.exporter_health``).
 FAR_SECONDS = 60.0
-"""Chosen: well above what a network, a batch or a training step delays a record by. For smaller offsets a
-node measures its own clock (``streams.node.detectors.exporter_health``)."""
 
+# How long the pace is measured. Chosen: less than the ten seconds after which a node's exporter is stale.
 SETTLE_SECONDS = 8.0
-"""How long the pace is measured. Chosen: less than the ten seconds after which a node's exporter is stale."""
 
+# Difference of pace that shows a spool. Chosen: above the jitter of a tick.
 PACE_SECONDS = 2.0
-"""Difference of pace that shows a spool. Chosen: above the jitter of a tick."""
+# Records of a node that wait for the decision. Chosen: more in ``SETTLE_SECONDS`` come from a spool.
 MOST_HELD = 200
-"""Records of a node that wait for the decision. Chosen: more in ``SETTLE_SECONDS`` come from a spool."""
 
+# Senders without a record for an hour are dropped whenever so many were added. Chosen: bounds memory.
 FORGET_EVERY = 4096
 FORGOTTEN_SECONDS = 3600.0
-"""Senders without a record for an hour are dropped whenever so many were added. Chosen: bounds memory."""
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 
 from slowrank.telemetry import Heartbeat, StageMessage
 
+# Longest wait for a partition with unread messages and no event time. Chosen: above a usual rebuild.
 PATIENCE_SECONDS = 60.0
-"""Longest wait for a partition with unread messages and no event time. Chosen: above a usual rebuild."""
 
 
 class HeartbeatGate:

@@ -25,15 +25,15 @@ from streams.runtime.monitoring.node_counts import NodeCounts
 from streams.stage import Buffering, Output, Restorable, Stage
 from streams.watermark import Watermark
 
+# Event time between heartbeats. Chosen: half a message a second and partition, two seconds of latency.
 HEARTBEAT_SECONDS = 2
-"""Event time between heartbeats. Chosen: half a message a second and partition, two seconds of latency."""
 
+# Largest delay from a record's time to the log of a live record. A longer one is a recording being sent or a
+# spool being drained. Chosen: far above the seconds that an exporter buffers, far below an outage.
 LIVE_SECONDS = 60.0
-"""Largest delay from a record's time to the log of a live record. A longer one is a recording being sent or a
-spool being drained. Chosen: far above the seconds that an exporter buffers, far below an outage."""
 
+# Fields of a ``PartitionState`` in its snapshots. When the last message came is of one process only.
 _KEPT = ("live", "watermark", "last_beat", "clusters", "senders")
-"""Fields of a ``PartitionState`` in its snapshots. When the last message came is of one process only."""
 
 
 @dataclass(slots=True)

@@ -9,25 +9,24 @@ The clock is an argument, and none of this runs for a recorded file.
 from collections import deque
 from dataclasses import dataclass, field
 
+# Chosen: longer than an exporter needs to reconnect to brokers that were away, which it tries every ten
+# seconds at most. Also what makes one node silent where others still report (``streams.silent_nodes``).
 IDLE_SECONDS = 30.0
-"""Chosen: longer than an exporter needs to reconnect to brokers that were away, which it tries every ten
-seconds at most. Also what makes one node silent where others still report (``streams.silent_nodes``)."""
 
+# After a single burst of messages the next may be due at any time. As ``SilenceConfig.certain``.
 FIRST_SECONDS = 300.0
-"""After a single burst of messages the next may be due at any time. As ``SilenceConfig.certain``."""
 
+# Usual pauses that must be missed: as many as reports of a node (``streams.node.liveness``).
 MISSED = 4
-"""Usual pauses that must be missed: as many as reports of a node (``streams.node.liveness``)."""
+# Shortest pause between bursts: a tick. Shorter ones are the distance between messages.
 PAUSE_SECONDS = 1.0
-"""Shortest pause between bursts: a tick. Shorter ones are the distance between messages."""
+# A pause counts for so many of its own lengths. Chosen: soon after a source is back to ticks.
 REMEMBERED = 10.0
-"""A pause counts for so many of its own lengths. Chosen: soon after a source is back to ticks."""
+# Longest patience, however long the pauses. As ``SilenceConfig.expected``.
 LONGEST_IDLE_SECONDS = 600.0
-"""Longest patience, however long the pauses. As ``SilenceConfig.expected``."""
 
+# Twice the second between two looks. A longer one was spent suspended: a laptop asleep, a stopped process.
 LONGEST_ROUND_SECONDS = 2.0
-"""Twice the second between two looks. A longer one was spent suspended: a laptop asleep, a stopped
-process."""
 
 
 @dataclass(slots=True)

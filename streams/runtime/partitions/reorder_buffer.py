@@ -8,19 +8,19 @@ took longer to the log than is usual for its sender therefore starts a pause in 
 import math
 from typing import Generic, TypeVar
 
+# Delay above a sender's least that starts a pause. Chosen: above usual jitter.
 LATE_SECONDS = 3.0
-"""Delay above a sender's least that starts a pause. Chosen: above usual jitter."""
+# Length of the pause after the last late record. Chosen: an exporter retries after ten seconds at most, and
+# then has to connect.
 PATIENCE_SECONDS = 20.0
-"""Length of the pause after the last late record. Chosen: an exporter retries after ten seconds at most, and
-then has to connect."""
+# Of one pause. Chosen: the delay that an outage adds to findings is bounded by a minute.
 LONGEST_SECONDS = 60.0
-"""Of one pause. Chosen: the delay that an outage adds to findings is bounded by a minute."""
+
+# With more senders than this, those without a record for a day are dropped: containers get new names daily.
 FORGET_SECONDS = 86_400.0
 MANY_SENDERS = 4096
-"""With more senders than this, those without a record for a day are dropped: containers get new names
-daily."""
+# Records of one partition in memory; with more the pause ends. Chosen: bounds memory.
 MOST = 50_000
-"""Records of one partition in memory; with more the pause ends. Chosen: bounds memory."""
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from streams.runtime.partitions.reorder_buffer import ReorderBuffer
 from streams.runtime.snapshots.snapshot_file import Header, Refused
 from streams.runtime.snapshots.snapshot_folder import ReadOn, mark_of
 
+# Difference of two readings of one log time, which is in milliseconds.
 CLOCK_SECONDS = 1e-3
-"""Difference of two readings of one log time, which is in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from streams.runtime.snapshots.state_codec import BadState, dumps, loads
 
 log = logging.getLogger(__name__)
 
+# Age of a half-written file whose writer has died. Chosen: writing takes seconds.
 LEFT_BEHIND_SECONDS = 600.0
-"""Age of a half-written file whose writer has died. Chosen: writing takes seconds."""
 
 ReadOn = Callable[[str, int, int, int], AsyncIterator[Message]]
 """Yields the messages of (topic, partition) from an offset on and below another one."""

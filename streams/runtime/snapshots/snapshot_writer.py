@@ -15,13 +15,13 @@ from streams.runtime.snapshots.state_codec import BadState
 
 log = logging.getLogger(__name__)
 
+# Share of a core that snapshots may take; the interval grows where they are dearer. Chosen: a restart reads
+# the log of the interval, at a fifth of a core or less in a worker that keeps up.
 MOST_CPU = 0.02
-"""Share of a core that snapshots may take; the interval grows where they are dearer. Chosen: a restart reads
-the log of the interval, at a fifth of a core or less in a worker that keeps up."""
 
+# For all snapshots at a stop. Chosen: less than half of what the supervisor waits for; those that are missing
+# then are a minute old.
 AT_STOP_SECONDS = 8.0
-"""For all snapshots at a stop. Chosen: less than half of what the supervisor waits for; those that are
-missing then are a minute old."""
 
 
 class Table(Protocol):

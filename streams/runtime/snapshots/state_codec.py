@@ -20,8 +20,8 @@ from streams.cluster.timeline import SCOPE, Fold
 from streams.node.rules.counter_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS, CountRule, StateRule
 from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 
+# Classes of these packages are taken, but for ``streams.runtime``, where most do input and output.
 STATE_PACKAGES = ("alerts.", "detectors.", "slowrank.telemetry.", "streams.")
-"""Classes of these packages are taken, but for ``streams.runtime``, where most do input and output."""
 
 RUNTIME_CLASSES = frozenset(
     (f"streams.runtime.{module}", name)

@@ -9,8 +9,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.capacity.produce import Connection, error_code, request
 
+# Kafka's UNKNOWN_TOPIC_OR_PARTITION.
 UNKNOWN_TOPIC = 3
-"""Kafka's UNKNOWN_TOPIC_OR_PARTITION."""
 
 
 def answer(topic, code):

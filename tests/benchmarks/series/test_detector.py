@@ -10,8 +10,9 @@ from benchmarks.series.detector import SeriesDetector
 from tests.detectors.state import same
 
 MINUTE = 60.0
+
+# A score that one healthy sample in ten thousand should reach.
 RARE = 0.4
-"""A score that one healthy sample in ten thousand should reach."""
 
 
 def scores(x: np.ndarray, *, interval: float = MINUTE, detector: SeriesDetector | None = None) -> np.ndarray:

@@ -17,8 +17,8 @@ def faults(machine="n1", *, days=(0, 3, 9, 15), jobs=("a", "b", "c", "d")):
     return [MachineFault(machine, day * DAY + 1.0, job) for day, job in zip(days, jobs, strict=True)]
 
 
+# One finding on each of 200 nodes: of 1,000, the fleet's ordinary trouble.
 FLEET = [MachineFault(f"m{i}", i * DAY / 10, f"j{i}") for i in range(200)]
-"""One finding on each of 200 nodes: of 1,000, the fleet's ordinary trouble."""
 
 
 def test_a_machine_that_keeps_failing_is_named():

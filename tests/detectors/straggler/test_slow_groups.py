@@ -10,8 +10,9 @@ from detectors.straggler.slow_groups import GroupFamilies, SlowGroups, likelihoo
 RANKS = 64
 AT = np.arange(RANKS)
 NODE = AT // 8
+
+# Tensor-parallel groups of eight on four nodes each, two ranks on a node.
 COORDS = {"dp": AT % 4 + 4 * (AT // 32), "tp": AT // 4 % 8, "pp": 0 * AT, "cp": 0 * AT - 1, "ep": 0 * AT - 1}
-"""Tensor-parallel groups of eight on four nodes each, two ranks on a node."""
 
 
 def families(coords=COORDS, node=NODE):

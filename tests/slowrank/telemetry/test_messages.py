@@ -181,8 +181,8 @@ def old_bytes(version: int) -> dict[str, bytes]:
     return {row["about"]: base64.b64decode(row["bytes"]) for row in rows}
 
 
+# Bytes that older versions wrote: suspicions by kind and detector, others of version 2 by their type.
 OLD, OLD_2 = old_bytes(1), old_bytes(2)
-"""Bytes that older versions wrote: suspicions by kind and detector, others of version 2 by their type."""
 
 OF_KIND: dict[str, type] = {
     "hang.job": HangVote,

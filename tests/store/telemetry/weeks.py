@@ -6,8 +6,9 @@ import time
 from detectors.fleet.chronic import Machine, Pace
 
 DAY = 86_400.0
+
+# Midnight eight days ago.
 BEGAN = (time.time() // DAY - 8) * DAY
-"""Midnight eight days ago."""
 
 
 def weeks(cluster="prod-a", *, start=BEGAN, machines=32, days=8, slow=None, late=0, seed=0) -> list[Pace]:

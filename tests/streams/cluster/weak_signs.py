@@ -8,14 +8,14 @@ from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1
 from streams.config.settings import Configs, Tuning
 
+# The beginning of a minute.
 T0 = 1_795_160_040.0
-"""The beginning of a minute."""
 
 SICK = "node-3"
 BUSY = ("host.cpu.utilization_ratio", "host.cpu.iowait_ratio", "host.load1", "host.run_queue")
 
+# As if learnt: four features that have nothing to do with each other.
 REGION = Envelope(BUSY, (0.0,) * 4, tuple(tuple(map(float, row)) for row in np.eye(4)), 60.0)
-"""As if learnt: four features that have nothing to do with each other."""
 
 TUNING = Tuning(base=Configs(gray=REGION))
 

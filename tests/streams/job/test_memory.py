@@ -198,8 +198,8 @@ def test_what_can_never_fit_takes_no_place():
     assert (stage.memory.jobs, stage.memory.refused) == (1, 1)
 
 
+# Ranks of one job that all but fill the usual 4 GiB.
 FULL = 192_595
-"""Ranks of one job that all but fill the usual 4 GiB."""
 
 
 def test_a_claim_of_many_ranks_keeps_no_real_job_out():

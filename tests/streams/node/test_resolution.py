@@ -10,6 +10,8 @@ from slowrank.telemetry import NodeSample
 from streams.pipeline import local_pipeline
 
 ONSET, SECONDS = 300.0, 1200.0
+
+# The fault of a node, and the kind of finding that it must have.
 FAULTS = {
     1: ("ecc_uncorrectable", "ecc.uncorrectable"),
     2: ("thermal_throttle", "throttle.thermal"),
@@ -18,7 +20,6 @@ FAULTS = {
     5: ("link_errors", "link.nic_errors"),
     6: ("node_silent", "exporter.stale"),
 }
-"""The fault of a node, and the kind of finding that it must have."""
 
 
 def samples(interval):

@@ -10,13 +10,13 @@ from typing import Any
 
 from faust.types import TP
 
+# Records of one partition at which its fetching pauses. Chosen: two polls of 500, so that the task does not
+# wait for the next one; some 3.5 MB of samples.
 FULL = 1000
-"""Records of one partition at which its fetching pauses. Chosen: two polls of 500, so that the task does not
-wait for the next one; some 3.5 MB of samples."""
 
+# Records of one partition that are processed in a row. Chosen: some 10 ms of detection, after which other
+# tasks have their turn; and few enough that the partitions of a small cluster stay together in a catch-up.
 CHUNK = 100
-"""Records of one partition that are processed in a row. Chosen: some 10 ms of detection, after which other
-tasks have their turn; and few enough that the partitions of a small cluster stay together in a catch-up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,27 +21,27 @@ from streams.runtime.kafka.batches.buffer import Batch, BatchBuffer
 
 log = logging.getLogger(__name__)
 
+# Longest time that a broker gathers records for one fetch. Chosen: a live record comes that much later, and
+# costs a fraction of the CPU time that it costs without (docs/benchmarks.md).
 FETCH_WAIT_SECONDS = 0.25
-"""Longest time that a broker gathers records for one fetch. Chosen: a live record comes that much later, and
-costs a fraction of the CPU time that it costs without (docs/benchmarks.md)."""
 
+# Bytes for which a fetch waits. Chosen: more than ``FETCH_WAIT_SECONDS`` bring in a live stream, less than a
+# catch-up has waiting, which therefore never waits.
 FETCH_BYTES = 1 << 20
-"""Bytes for which a fetch waits. Chosen: more than ``FETCH_WAIT_SECONDS`` bring in a live stream, less than a
-catch-up has waiting, which therefore never waits."""
 
+# Records of one poll. Chosen: the cost of a poll is spread over many.
 MAX_POLL_RECORDS = 500
-"""Records of one poll. Chosen: the cost of a poll is spread over many."""
 
+# Longest wait for records. Faust's own value: a stop or a rebalance waits as long.
 WAIT_SECONDS = 1.0
-"""Longest wait for records. Faust's own value: a stop or a rebalance waits as long."""
 
+# The same while a partition is not read because its buffer is full. Chosen: less than processing half of the
+# buffer takes, after which the partition is read again; a worker that is behind must never be idle.
 ROOM_SECONDS = 0.02
-"""The same while a partition is not read because its buffer is full. Chosen: less than processing half of the
-buffer takes, after which the partition is read again; a worker that is behind must never be idle."""
 
+# Longest time for the commit before partitions are given up. Chosen: well below a rebalance's time-out; what
+# is not committed is read twice.
 COMMIT_SECONDS = 5.0
-"""Longest time for the commit before partitions are given up. Chosen: well below a rebalance's time-out; what
-is not committed is read twice."""
 
 
 class FetchThread(driver.AIOKafkaConsumerThread):

@@ -14,14 +14,15 @@ from tests.streams.job.job_tables import healthy
 
 RANKS, ONSET = 64, 80
 AT = np.arange(RANKS)
+
+# Tensor-parallel groups of eight: two ranks on each of four nodes of eight.
 SPREAD = {"dp": AT % 4 + 4 * (AT // 32), "tp": AT // 4 % 8, "pp": 0 * AT}
-"""Tensor-parallel groups of eight: two ranks on each of four nodes of eight."""
 
+# Tensor-parallel groups that are two whole nodes.
 WHOLE = {"dp": AT // 16, "tp": AT % 16, "pp": 0 * AT}
-"""Tensor-parallel groups that are two whole nodes."""
 
+# Replicas of four stages, each on half of another node; the tensor-parallel groups are within nodes.
 STAGES = {"dp": AT // 4 % 4, "tp": AT % 4, "pp": AT // 16}
-"""Replicas of four stages, each on half of another node; the tensor-parallel groups are within nodes."""
 
 
 def ranks_of(coords, **at):

@@ -8,11 +8,12 @@ from tests.streams.job.job_tables import healthy, packed, run
 
 RANKS, ONSET = 32, 100
 PLACES = np.arange(RANKS)
-DENSE = {"tp": PLACES % 4, "dp": PLACES // 4 % 4, "pp": PLACES // 16}
-"""Four ranks of a group side by side, two groups on a node."""
 
+# Four ranks of a group side by side, two groups on a node.
+DENSE = {"tp": PLACES % 4, "dp": PLACES // 4 % 4, "pp": PLACES // 16}
+
+# The ranks of a group on two nodes.
 WIDE = {"dp": PLACES % 4, "tp": PLACES // 4 % 4, "pp": PLACES // 16}
-"""The ranks of a group on two nodes."""
 
 
 def suspicions(slowdowns, *, coords=DENSE, work=None, every=1, later=0):

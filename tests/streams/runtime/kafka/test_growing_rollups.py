@@ -22,8 +22,9 @@ from tests.streams.runtime.kafka.test_moved_keys import NOW, Brokers
 TOPICS = ("node-samples", "job-steps")
 TABLES = {"gpu": "samples_10s", "nic": "nic_10s", "host": "host_10s"}
 START, SECONDS, GROWS = NOW - 105.0, 160.0, 70.0
+
+# Node -> seconds of the clock after which its exporter sees that the topics grew.
 KNOWS = (0.0, 0.0, 10.0, 0.0, 25.0, 50.0)
-"""Node -> seconds of the clock after which its exporter sees that the topics grew."""
 
 
 def fleet():

@@ -22,8 +22,10 @@ from streams.runtime.kafka.batches.transport import BatchConsumer, BatchTranspor
 
 TOPIC = "node-samples"
 PLACE, OTHER = TP(TOPIC, 0), TP(TOPIC, 1)
+
+# A poll during which no record comes.
 SILENCE = object()
-"""A poll during which no record comes."""
+
 OVERRIDES = {
     "on_buffer_drop": "(self, tp)",
     "stop_flow": "(self)",

@@ -1,4 +1,4 @@
-"""Bayesian online change-point detection for many series at once, equal to `Bocpd` but for rounding."""
+"""Bayesian online change-point detection for many series at once."""
 
 from __future__ import annotations
 
@@ -33,10 +33,16 @@ RUNS = 320 * 1024
 
 
 class BocpdBank:
-    """Run the recursion of `Bocpd` for `series` series in lock step, vectorised over series.
+    """Compute the posterior over the start of the present run of `series` series, vectorised over series.
 
-    A run is the hypothesis that the present regime began n samples ago. With a normal-inverse-gamma prior
-    (mu0, kappa0, alpha0, beta0) its log weight after n samples is, by telescoping Student-t predictives,
+    A run is the hypothesis that the present regime began n samples ago:
+
+        P(s | x_1..x_t)  ∝  P(s | x_1..x_{t-1}) · (1 − H) · p(x_t | x_s..x_{t-1})        s < t
+        P(t | x_1..x_t)  ∝  H · p(x_t | prior)
+
+    with hazard H and Student-t predictive p of ν = 2α degrees of freedom, in the indexing of `bocpd`. With a
+    normal-inverse-gamma prior (mu0, kappa0, alpha0, beta0) its log weight after n samples is, by telescoping
+    Student-t predictives,
 
         log w_n = W + A_n − alpha_n · log beta_n        alpha_n = alpha0 + n/2,  kappa_n = kappa0 + n
         mu    ← mu + d / (kappa_n + 1)                  with d = z − mu, the distance of the sample
@@ -52,8 +58,8 @@ class BocpdBank:
     `groups` there are that many times `series` detectors, numbered group after group; a group is what one
     node reads, and any set of groups may be fed. Not thread safe.
 
-    Source: Adams and MacKay (arXiv:0710.3742), equations 1 to 4 in the shifted indexing of `Bocpd`; Murphy
-    (2007), equations 86-89, for the statistics of a run.
+    Source: Adams and MacKay (arXiv:0710.3742), equations 1 to 4 in the shifted indexing; Murphy (2007),
+    equations 86-89, for the statistics of a run.
 
     >>> bank = BocpdBank(2, backend="numpy")
     >>> quiet = [0.1, -0.4, 0.3, 0.0, -0.2, 0.5, -0.1, 0.2]
@@ -172,7 +178,8 @@ class BocpdBank:
     def accept(self, series: Ints, samples: Sequence[Sequence[float]]) -> None:
         """Make the run of its latest `samples` the accepted regime of each of some series.
 
-        See `Bocpd.accept`.
+        Runs as young or younger merge into it: after an alarm most of their mass differs only by a sample
+        or two. Older runs stay, so a change accepted in error can still be outweighed.
         """
         age = np.array([len(run) for run in samples])
         ages, runs = self._runs(series)
@@ -185,7 +192,7 @@ class BocpdBank:
         runs[merged, 2], ages[merged] = EMPTY, 0
         mu, beta = np.array([run_statistics(run, self.config) for run in samples]).T
         weight = log_weight - self._evidence(age, beta.astype(self._dtype))
-        # As in `Bocpd.accept`: beyond the ring the heavier run has the one slot.
+        # Beyond the ring the heavier run has the one slot.
         inside = age < self.config.slots
         k = np.flatnonzero(inside | (log_weight > old_log_weight))
         column = np.where(inside, age - 1, self.config.slots)[k]

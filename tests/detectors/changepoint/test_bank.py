@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.speed.bocpd_reference import run_length_posterior
 from detectors.changepoint.bank import BocpdBank, resolve_backend
-from detectors.changepoint.bocpd import Bocpd, BocpdConfig
+from detectors.changepoint.bocpd import BocpdConfig
+from tests.detectors.changepoint.scalar_bocpd import Bocpd
 from tests.detectors.state import same
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.speed.bocpd_reference import run_length_posterior
-from detectors.changepoint.bocpd import Bocpd, BocpdConfig, Onset, onset_of, run_statistics
+from detectors.changepoint.bocpd import BocpdConfig, Onset, onset_of, run_statistics
 from detectors.changepoint.state import EXPECTED_LOSS, tables_of
+from tests.detectors.changepoint.scalar_bocpd import Bocpd
 
 UNIT = BocpdConfig(hazard=1 / 50, slots=300, kappa0=1.0, alpha0=1.0, beta0=1.0)
 

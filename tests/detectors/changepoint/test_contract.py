@@ -144,7 +144,7 @@ def test_series_do_not_influence_each_other(make, feed):
 
 
 DOCUMENTED = """
-detectors.changepoint.bocpd detectors.changepoint.bank detectors.changepoint.detector
+tests.detectors.changepoint.scalar_bocpd detectors.changepoint.bank detectors.changepoint.detector
 detectors.changepoint.winsorise detectors.changepoint.cusum detectors.node.idle_node
 detectors.node.running_median benchmarks.series.daily benchmarks.series.detector benchmarks.series.tail
 """

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response, Security
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from alerts.silence import Silence
 from alerts.silence import labels as silence_labels
@@ -65,10 +65,8 @@ class AlertGroup(BaseModel):
     alerts: list[Alert]
 
 
-class Wanted(BaseModel):
+class Wanted(BaseModel, extra="forbid"):
     """Which alerts to list; no alert of slowrank is unprocessed, inhibited or muted by time."""
-
-    model_config = ConfigDict(extra="forbid")
 
     active: bool = Field(default=True, description="Those that no silence mutes.")
     silenced: bool = Field(default=True, description="Those that a silence mutes.")

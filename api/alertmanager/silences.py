@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response, Security
 from psycopg import Connection
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from alerts.silence import Matcher, Silence
 from api.alertmanager.matchers import Filters, parsed
@@ -24,12 +24,10 @@ router = APIRouter(
 )
 
 
-class PostedSilence(SilenceBody):
+class PostedSilence(SilenceBody, extra="ignore"):
     """A silence of Alertmanager's form; with the ``id`` of one that has not ended it replaces that."""
 
     # Clients send what they read back, with fields of later releases.
-    model_config = ConfigDict(extra="ignore")
-
     id: str | None = Field(default=None, max_length=64)
     createdBy: str = Field(
         default="", max_length=128, description="A name for people; the key stays beside it."

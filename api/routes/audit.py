@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from api.deps import ServicesDep
 from api.http.conditional import UNCHANGED, answer
@@ -26,10 +26,8 @@ _EXAMPLE: dict[str, Any] = {
 }
 
 
-class AuditEntry(BaseModel):
+class AuditEntry(BaseModel, json_schema_extra={"examples": [_EXAMPLE]}):
     """Who did what."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     seq: int = Field(description="Grows by one with each entry.")
     at: Timestamp

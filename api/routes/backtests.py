@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from api.audit import record
 from api.deps import ServicesDep
@@ -62,10 +62,8 @@ class BacktestResult(BaseModel):
     )
 
 
-class ShownBacktest(BaseModel):
+class ShownBacktest(BaseModel, json_schema_extra={"examples": [_EXAMPLE]}):
     """A backtest."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     id: str
     state: State

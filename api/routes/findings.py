@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from psycopg import Connection
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from alerts.finding import Status
 from alerts.silence import Silence, labels, muting
@@ -49,10 +49,8 @@ _PAGE = {"application/json": {"schema": {"$ref": "#/components/schemas/FindingPa
 _ONE = {"application/json": {"schema": {"$ref": "#/components/schemas/Finding"}}}
 
 
-class Filters(BaseModel):
+class Filters(BaseModel, extra="forbid", populate_by_name=True):
     """Filters of a list; a filter given several times matches any of its values."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     status: list[Status] = Field(default=[], max_length=5)
     severity: list[Severity] = Field(default=[], max_length=4)
@@ -71,19 +69,15 @@ class Filters(BaseModel):
     cursor: str | None = Field(default=None, max_length=1024)
 
 
-class Transition(BaseModel):
+class Transition(BaseModel, extra="forbid"):
     """A new status of a finding, set by a person."""
-
-    model_config = ConfigDict(extra="forbid")
 
     status: Literal["acknowledged", "resolved"]
     note: str = Field(default="", max_length=2000)
 
 
-class Feedback(BaseModel):
+class Feedback(BaseModel, extra="forbid"):
     """Whether a finding was right."""
-
-    model_config = ConfigDict(extra="forbid")
 
     verdict: Verdict
     note: str = Field(default="", max_length=2000)

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from alerts.inhibition import Inhibition
 from alerts.silence import ALERT_LABELS, LabelName, Matcher
@@ -31,13 +31,11 @@ _EXAMPLE: dict[str, Any] = {
 Matchers = Annotated[list[MatcherBody], Field(min_length=1, max_length=16)]
 
 
-class InhibitionBody(BaseModel):
+class InhibitionBody(BaseModel, extra="forbid"):
     """A new rule: while a finding that ``source`` matches is open, what ``target`` matches is held back.
 
     Only findings with the same values of the labels ``equal``; one that matches both sides is not held back.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     source: Matchers
     target: Matchers
@@ -45,10 +43,8 @@ class InhibitionBody(BaseModel):
     comment: str = Field(min_length=1, max_length=2000)
 
 
-class ShownInhibition(BaseModel):
+class ShownInhibition(BaseModel, json_schema_extra={"examples": [_EXAMPLE]}):
     """An inhibition rule."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     id: str
     source: list[ShownMatcher]

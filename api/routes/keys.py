@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from psycopg import Connection
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from api.audit import record
 from api.deps import ServicesDep
@@ -31,10 +31,8 @@ _EXAMPLE: dict[str, Any] = {
 }
 
 
-class KeyRequest(BaseModel):
+class KeyRequest(BaseModel, extra="forbid"):
     """A new key; ``all`` stands for every scope."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1, max_length=128)
     scopes: list[Literal[Scope, "all"]] = Field(min_length=1, max_length=20)
@@ -47,10 +45,8 @@ class KeyRequest(BaseModel):
         return SCOPES if "all" in self.scopes else tuple(s for s in SCOPES if s in self.scopes)
 
 
-class ShownKey(BaseModel):
+class ShownKey(BaseModel, json_schema_extra={"examples": [_EXAMPLE]}):
     """A key without its secret."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     id: str
     name: str

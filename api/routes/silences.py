@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from psycopg import Connection
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool
+from pydantic import AwareDatetime, BaseModel, Field, StrictBool
 
 from alerts.recurrence import MAX_SECONDS, WEEKDAYS, Recurrence, Weekday
 from alerts.silence import ALERT_LABELS, MAX_VALUE, LabelName, Matcher, Silence
@@ -46,10 +46,8 @@ _REPEAT_CHOICES = 128
 _MAX_CHOICES = 2**18
 
 
-class MatcherBody(BaseModel):
+class MatcherBody(BaseModel, extra="forbid"):
     """One condition on a label."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: LabelName
     value: str = Field(max_length=MAX_VALUE)
@@ -61,10 +59,8 @@ class MatcherBody(BaseModel):
         return safe_matcher(self.name, self.value, is_regex=self.isRegex, is_equal=self.isEqual)
 
 
-class RecurrenceBody(BaseModel):
+class RecurrenceBody(BaseModel, extra="forbid"):
     """Weekly occurrences, by the clock of a time zone, at the hour of ``startsAt``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     weekdays: Annotated[list[Weekday], Field(min_length=1, max_length=7)]
     duration_seconds: int = Field(ge=60, le=MAX_SECONDS)
@@ -79,10 +75,8 @@ class RecurrenceBody(BaseModel):
         )
 
 
-class SilenceBody(BaseModel):
+class SilenceBody(BaseModel, extra="forbid"):
     """A new silence; end and comment are required. With a recurrence it is a maintenance window."""
-
-    model_config = ConfigDict(extra="forbid")
 
     matchers: Annotated[list[MatcherBody], Field(min_length=1, max_length=16)]
     startsAt: AwareDatetime | None = None
@@ -114,10 +108,8 @@ class ShownRecurrence(BaseModel):
     time_zone: str
 
 
-class ShownSilence(BaseModel):
+class ShownSilence(BaseModel, json_schema_extra={"examples": [_EXAMPLE]}):
     """A silence in Alertmanager's shape, or a maintenance window."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     id: str
     status: SilenceStatus

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from alerts.notify import EventType
 from api.http.times import Timestamp
@@ -49,10 +49,8 @@ _DELIVERY: dict[str, Any] = {
 }
 
 
-class ShownWebhook(BaseModel):
+class ShownWebhook(BaseModel, json_schema_extra={"examples": [_WEBHOOK]}):
     """An endpoint, without its secret."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_WEBHOOK]})
 
     id: str
     name: str
@@ -113,10 +111,8 @@ class TriedWebhook(BaseModel):
     protocol: Literal["http", "smtp"]
 
 
-class ShownDelivery(BaseModel):
+class ShownDelivery(BaseModel, json_schema_extra={"examples": [_DELIVERY]}):
     """One event for one endpoint."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_DELIVERY]})
 
     id: str
     message_id: str = Field(description="The `webhook-id`.")

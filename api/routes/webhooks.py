@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from psycopg import Connection
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from alerts.notify import DEFAULT_EVENTS, EventType
 from alerts.route import Route
@@ -91,13 +91,11 @@ _REPEAT = "Send the last event of a finding that is open and not acknowledged ag
 _TEMPLATE = "The body of the format `template`: texts may name fields as `{{ finding.title }}`."
 
 
-class WebhookBody(BaseModel):
+class WebhookBody(BaseModel, extra="forbid"):
     """A new endpoint; without ``events`` it gets opened, reopened, escalated and resolved findings.
 
     ``secret`` is for formats whose receiver issues one: PagerDuty's integration key, a Slack bot's token.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     url: Url
     name: str = Field(default="", max_length=128)
@@ -115,18 +113,14 @@ class WebhookBody(BaseModel):
     secret: GivenSecret = None
 
 
-class SecretBody(BaseModel):
+class SecretBody(BaseModel, extra="forbid"):
     """A new secret that the receiver issued; without it slowrank makes one."""
-
-    model_config = ConfigDict(extra="forbid")
 
     secret: GivenSecret = None
 
 
-class WebhookPatch(BaseModel):
+class WebhookPatch(BaseModel, extra="forbid"):
     """Changes of an endpoint; omitted fields keep their values."""
-
-    model_config = ConfigDict(extra="forbid")
 
     url: Url | None = None
     name: str | None = Field(default=None, max_length=128)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from psycopg import Connection
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from alerts.silence import LabelName
 from api.audit import record
@@ -27,28 +27,22 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 _Step = Callable[[Connection[Any], str, Edit], FindingChange]
 
 
-class NoteForm(BaseModel):
+class NoteForm(BaseModel, extra="ignore"):
     """A note on a finding."""
-
-    model_config = ConfigDict(extra="ignore")
 
     note: str = Field(default="", max_length=2000)
 
 
-class SilenceForm(BaseModel):
+class SilenceForm(BaseModel, extra="ignore"):
     """What to silence, for how long, and why; at most a week, as whoever needs more asks the API."""
-
-    model_config = ConfigDict(extra="ignore")
 
     what: Literal["finding", "kind", "node"]
     hours: int = Field(ge=1, le=168)
     comment: str = Field(min_length=1, max_length=2000)
 
 
-class FeedbackForm(Feedback):
+class FeedbackForm(Feedback, extra="ignore"):
     """A verdict, with the fields that every form has."""
-
-    model_config = ConfigDict(extra="ignore")
 
 
 @router.post("/findings/{finding_id}/acknowledge")

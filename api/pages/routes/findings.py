@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from alerts.silence import Silence, labels, muting
 from api.deps import Services, ServicesDep
@@ -33,10 +33,8 @@ _NAMES = {"live": "open or acknowledged", "ended": "resolved or expired", "suspe
 PAGE_SIZE = 100
 
 
-class Filters(BaseModel):
+class Filters(BaseModel, extra="ignore"):
     """Filters of the list; empty ones do not filter."""
-
-    model_config = ConfigDict(extra="ignore")
 
     status: str = Field(default="live", pattern=f"^({'|'.join(STATUSES)})$")
     severity: str = Field(default="", pattern="^(critical|error|warning|info)?$")

@@ -43,10 +43,8 @@ State = Literal["running", "hung", "silent"]
 Metric = Literal["step_seconds", "compute_seconds", "wait_seconds"]
 
 
-class JobQuery(BaseModel):
+class JobQuery(BaseModel, extra="forbid"):
     """Filters of jobs."""
-
-    model_config = ConfigDict(extra="forbid")
 
     cluster: Name | None = None
     job_id: Name | None = None
@@ -76,10 +74,8 @@ class HeatQuery(WindowQuery):
     max_columns: int = Field(default=500, ge=1, le=1000)
 
 
-class RanksQuery(BaseModel):
+class RanksQuery(BaseModel, extra="forbid"):
     """Ranks of an attempt, the latest if none is given."""
-
-    model_config = ConfigDict(extra="forbid")
 
     cluster: Name | None = None
     attempt: int | None = Field(default=None, ge=0, le=2**31 - 1)
@@ -158,11 +154,9 @@ class Cost(BaseModel):
     gpu_hours_lost: float
 
 
-class JobDetail(Job):
+# Not the example of the base, which lacks what is required here.
+class JobDetail(Job, json_schema_extra={}):
     """A job with its attempts and costs."""
-
-    # Not the example of the base, which lacks what is required here.
-    model_config = ConfigDict(json_schema_extra={})
 
     history: list[Attempt] = Field(description="The latest first, at most 100.")
     lost: list[Cost] = Field(description="The dearest first.")

@@ -26,10 +26,8 @@ RECENT = timedelta(minutes=10)
 State = Literal["ok", "info", "warning", "error", "critical", "silent"]
 
 
-class NodeQuery(BaseModel):
+class NodeQuery(BaseModel, extra="forbid"):
     """Filters of nodes."""
-
-    model_config = ConfigDict(extra="forbid")
 
     cluster: Name | None = None
     node: list[HostList] = Field(default=[], max_length=50)
@@ -115,11 +113,9 @@ class Brief(BaseModel):
     gpu_hours_lost: float
 
 
-class NodeDetail(Node):
+# Not the example of the base, which lacks what is required here.
+class NodeDetail(Node, json_schema_extra={}):
     """A node with the ranks of the last ten minutes and its newest 200 findings."""
-
-    # Not the example of the base, which lacks what is required here.
-    model_config = ConfigDict(json_schema_extra={})
 
     ranks: list[RankHere]
     findings: list[Brief]

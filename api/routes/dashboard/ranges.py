@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from api.http.problems import contradiction
 from api.http.times import Moment, Span, parse_span, parse_time
@@ -15,10 +15,8 @@ LONGEST = timedelta(days=35)
 Name = Annotated[str, Field(max_length=128)]
 
 
-class Range(BaseModel):
+class Range(BaseModel, extra="forbid", populate_by_name=True):
     """A window of time: ``from`` and ``to``, or ``since`` a while ago; ``to`` is now if not given."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     from_: Moment | None = Field(default=None, alias="from")
     to: Moment | None = None

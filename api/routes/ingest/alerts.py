@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
 
 from api import ingest
 from api.deps import ServicesDep
@@ -46,10 +46,8 @@ class PostedAlert(BaseModel):
     fingerprint: str = Field(default="", max_length=128)
 
 
-class AlertNotification(BaseModel):
+class AlertNotification(BaseModel, json_schema_extra={"examples": [_EXAMPLE]}):
     """A notification as Alertmanager's webhook receiver sends it (`webhook_configs`)."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     version: Literal["4"]
     alerts: list[PostedAlert] = Field(max_length=1000)

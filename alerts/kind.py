@@ -44,6 +44,8 @@ class Kind:
     ``{peers}``; ``text``, the advice, ``{place}``. ``meaning`` is the Markdown of its row in
     ``docs/findings.md``; ``phrase`` names it as a cause in a few words.
 
+    Most rows are of a CAUSE and a warning: these are the defaults.
+
     ``reported_as``: a ``finding`` may be reported; a ``cause`` is only a hypothesis of other findings;
     ``evidence`` is weighed and never reported; a ``family`` stands for its members that have no row.
 
@@ -52,10 +54,10 @@ class Kind:
     ``never``: then it is a warning at most. What may not page is ``info`` while no job is hurt.
     """
 
-    standing: Standing
-    severity: Severity
     action: str
     text: str
+    standing: Standing = Standing.CAUSE
+    severity: Severity = "warning"
     title: str | None = None
     meaning: str = ""
     phrase: str | None = None

@@ -11,7 +11,7 @@ from alerts.kind import DomainRule, Kind, Standing
 from alerts.xid_kinds import XID_KINDS
 from slowrank.telemetry.hardware.xids import xid, xid_of
 
-FATAL, SYMPTOM, CAUSE, ASIDE = Standing
+FATAL, SYMPTOM, _, ASIDE = Standing
 
 _THROTTLED = ("throttle.thermal", "throttle.power")
 
@@ -41,7 +41,6 @@ KINDS: dict[str, Kind] = {
         standing=SYMPTOM,
         title="{place} is {ratio} slower than {peers}",
         meaning="a rank, GPU, node or parallel group is slower than its peers, lastingly",
-        severity="warning",
         action="RUN_DIAG",
         text="Run diagnostics on {place} at the next pause.",
         phrase="the hardware itself, no reason seen in its clock, heat or power",
@@ -53,7 +52,6 @@ KINDS: dict[str, Kind] = {
     ),
     "straggler.of_group": Kind(
         # Its group has the finding. What hardware shows of the rank is confirmed by it and leads it.
-        standing=CAUSE,
         severity="info",
         action="WATCH",
         text="Watch {place}: it is slow as one with its group.",
@@ -64,7 +62,6 @@ KINDS: dict[str, Kind] = {
         title="{place} slows down again and again ({ratio})",
         meaning="slow on and off",
         phrase="slow on and off",
-        severity="warning",
         action="WATCH",
         text="Watch {place}; it comes and goes.",
         pages="machine",
@@ -135,14 +132,12 @@ KINDS: dict[str, Kind] = {
         not_beside=("exporter.stale", "node.silent"),
     ),
     "gray.node": Kind(
-        standing=CAUSE,
         title="{place} shows several weak signs of a fault",
         meaning=(
             "several weak signs at once, against the other nodes; where there is a "
             "[model](operations.md#nodes-with-several-weak-signs) of healthy ones"
         ),
         phrase="several weak signs of a fault",
-        severity="warning",
         action="RUN_DIAG",
         text="Run diagnostics on {place}: several weak signs agree.",
     ),
@@ -166,11 +161,9 @@ KINDS: dict[str, Kind] = {
         ),
     ),
     "node.lemon": Kind(
-        standing=CAUSE,
         title="{place} fails again and again",
         meaning="fails again and again",
         phrase="fails again and again",
-        severity="warning",
         action="HARDWARE_INSPECTION",
         text="Inspect {place}: it fails again and again.",
         counts_findings=True,
@@ -183,7 +176,6 @@ KINDS: dict[str, Kind] = {
             "(`site`) at once (an error, `CHECK_NETWORK`); the nodes may be well"
         ),
         phrase="no telemetry",
-        severity="warning",
         action="WATCH",
         text="Restart the exporter on {place}.",
         opens_alone=True,
@@ -196,16 +188,13 @@ KINDS: dict[str, Kind] = {
         title="The exporter on {place} has no room for its spool",
         meaning=("a node's spool has room for less than 1 MiB of records, some 12 minutes of them, for 10 s"),
         phrase="no room for the spool",
-        severity="warning",
         action="WATCH",
         text="Make room on the disk of the spool of {place}, or move it (`SLOWRANK_EXPORTER_SPOOL_DIR`).",
         opens_alone=True,
     ),
     "throttle.power": Kind(
-        standing=CAUSE,
         title="{place} is throttled by power",
         meaning="clocks held down by power",
-        severity="warning",
         action="HARDWARE_INSPECTION",
         text="Check the power supplies and the power policy of {place}.",
         phrase="power cap",
@@ -218,10 +207,8 @@ KINDS: dict[str, Kind] = {
         ),
     ),
     "throttle.thermal": Kind(
-        standing=CAUSE,
         title="{place} is throttled by heat",
         meaning="clocks held down by heat",
-        severity="warning",
         action="HARDWARE_INSPECTION",
         text="Check the cooling of {place}: fans, air flow, heat sink.",
         phrase="thermal throttling",
@@ -234,27 +221,21 @@ KINDS: dict[str, Kind] = {
         ),
     ),
     "throttle": Kind(
-        standing=CAUSE,
-        severity="warning",
         action="HARDWARE_INSPECTION",
         text="Find out why the clocks of {place} are held down.",
         reported_as="family",
     ),
     "throttle.hw_slowdown": Kind(
-        standing=CAUSE,
         title="{place} is slowed down by its hardware",
         meaning="clocks held down by the hardware, which gives no reason",
-        severity="warning",
         action="HARDWARE_INSPECTION",
         text="Find out why the clocks of {place} are held down.",
         phrase="hardware slowdown",
         explained_by=_THROTTLED,
     ),
     "clock.low": Kind(
-        standing=CAUSE,
         title="{place} runs at a low clock for no stated reason",
         meaning="a low clock without a reason, such as a lock left over",
-        severity="warning",
         action="RESET_GPU",
         text="Look for a left-over clock lock, then reset {place}.",
         phrase="SM clock below its peers, no reason given",
@@ -262,25 +243,21 @@ KINDS: dict[str, Kind] = {
         permanent=True,
     ),
     "gpu.slow_reads": Kind(
-        standing=CAUSE,
         title="{place} answers its driver slowly",
         meaning=(
             "a GPU, or most GPUs of a node, that take more than 0.25 s to answer NVML; a sick GPU or "
             "driver often shows so first"
         ),
         phrase="slow answers of the GPU's driver",
-        severity="warning",
         action="RUN_DIAG",
         text="Run diagnostics on {place} at the next pause: reads through its driver take long.",
         opens_alone=True,
         explained_by=("xid.62", "xid.79", "xid.119", "xid.120", "xid.154"),
     ),
     "ecc.correctable_rate": Kind(
-        standing=CAUSE,
         title="{place} corrects memory errors at a high rate",
         meaning="many corrected memory errors",
         phrase="many corrected memory errors",
-        severity="warning",
         action="WATCH",
         text="Schedule diagnostics: {place} corrects many errors.",
         opens_alone=True,
@@ -295,7 +272,6 @@ KINDS: dict[str, Kind] = {
         text="Reset {place} before the next job.",
     ),
     "ecc.row_remap_pending": Kind(
-        standing=CAUSE,
         title="{place} waits for a reset to remap memory rows",
         meaning="a memory row waits for a reset",
         phrase="memory row waits for a reset",
@@ -337,7 +313,6 @@ KINDS: dict[str, Kind] = {
         text="Look the XID up, then run diagnostics on {place}.",
     ),
     "link.nvlink_degraded": Kind(
-        standing=CAUSE,
         title="{place} has a degraded NVLink",
         meaning="NVLink errors; a counter that rises is a warning",
         phrase="NVLink errors",
@@ -346,7 +321,6 @@ KINDS: dict[str, Kind] = {
         text="Reset {place}; inspect the hardware if it returns.",
     ),
     "link.nvswitch": Kind(
-        standing=CAUSE,
         title="{place} has NVSwitch errors",
         meaning="errors of the node's NVSwitches (SXid)",
         phrase="NVSwitch errors",
@@ -364,20 +338,16 @@ KINDS: dict[str, Kind] = {
         text="Drain and reboot the node; reseat {place} if it happens again.",
     ),
     "link.pcie_uncorrected": Kind(
-        standing=CAUSE,
         title="{place} has PCIe errors",
         meaning="a PCIe transfer was lost and the link goes on (AER, uncorrected)",
         phrase="PCIe errors",
-        severity="warning",
         action="RUN_DIAG",
         text="Run PCIe diagnostics on {place}: a transfer was lost.",
     ),
     "link.nic_errors": Kind(
-        standing=CAUSE,
         title="{place} has link errors",
         meaning="a port with errors",
         phrase="errors of a network port",
-        severity="warning",
         action="REPLACE_CABLE",
         text="Replace the cable of {place}; look at the remote end too.",
         explained_by=(FABRIC,),
@@ -386,7 +356,6 @@ KINDS: dict[str, Kind] = {
         transfers="slowing",
     ),
     "link.nic_flap": Kind(
-        standing=CAUSE,
         title="{place} has lost its link",
         meaning="a port that went down",
         phrase="network link goes down",
@@ -400,11 +369,9 @@ KINDS: dict[str, Kind] = {
         may_stop_job=True,
     ),
     "link.nic_slow": Kind(
-        standing=CAUSE,
         title="{place} is slower than its rail",
         meaning="a port slower than its rail",
         phrase="slow network port",
-        severity="warning",
         action="CHECK_NETWORK",
         text="Compare the speed of {place} with its rail.",
         explained_by=(FABRIC, "link.nic_errors", "link.nic_flap", "link.pcie_downgrade"),
@@ -413,7 +380,6 @@ KINDS: dict[str, Kind] = {
         transfers="slowing",
     ),
     "link.pcie_downgrade": Kind(
-        standing=CAUSE,
         title="{place} runs on a narrowed PCIe link",
         meaning="fewer PCIe lanes or an older generation than there should be",
         phrase="narrowed PCIe link",
@@ -424,23 +390,18 @@ KINDS: dict[str, Kind] = {
         transfers="slowing",
     ),
     "link.pcie_replay": Kind(
-        standing=CAUSE,
         title="{place} repeats PCIe transfers",
         meaning="PCIe transfers are repeated",
         phrase="repeated PCIe transfers",
-        severity="warning",
         action="RUN_DIAG",
         text="Run PCIe diagnostics on {place}.",
     ),
     "link": Kind(
-        standing=CAUSE,
-        severity="warning",
         action="RUN_DIAG",
         text="Run link diagnostics on {place}.",
         reported_as="family",
     ),
     FABRIC: Kind(
-        standing=CAUSE,
         title="{place} is degraded",
         meaning="many ports of one rail or switch",
         phrase="degraded rail or switch",
@@ -460,7 +421,6 @@ KINDS: dict[str, Kind] = {
         ),
     ),
     "congestion": Kind(
-        standing=CAUSE,
         severity="info",
         action="WATCH",
         text="Watch the network; no machine is to blame.",
@@ -470,7 +430,6 @@ KINDS: dict[str, Kind] = {
         transfers="slow",
     ),
     "group": Kind(
-        standing=CAUSE,
         title="{place} transfers {ratio} slower than the other groups",
         severity="info",
         action="CHECK_NETWORK",
@@ -479,28 +438,22 @@ KINDS: dict[str, Kind] = {
         transfers="slow",
     ),
     "imbalance.stage": Kind(
-        standing=CAUSE,
         title="{group} carries {ratio} the compute of the others",
         phrase="pipeline stage with more work",
-        severity="warning",
         action="CHECK_APP",
         text="Give the slowest stage fewer layers, or the others more: no machine is at fault.",
         reported_as="cause",
         without_past=True,
     ),
     "imbalance.position": Kind(
-        standing=CAUSE,
         title="{group} has come to carry {ratio} the compute of the others",
         phrase="position of the layers with more work",
-        severity="warning",
         action="CHECK_APP",
         text="Compare code and configuration with the last fast run: all ranks at {place} slowed alike.",
         reported_as="cause",
     ),
     "imbalance.workload": Kind(
-        standing=CAUSE,
         title="{place} is {ratio} slower than with evenly spread work",
-        severity="warning",
         action="CHECK_APP",
         text=(
             "Spread the work more evenly, as by packing sequences by what they cost: no machine is at fault."
@@ -511,32 +464,26 @@ KINDS: dict[str, Kind] = {
         confidence_cap=0.5,
     ),
     "domain": Kind(
-        standing=CAUSE,
         severity="error",
         action="CHECK_NETWORK",
         text="Check the power and the uplinks of {place}: its nodes fell together.",
         reported_as="cause",
     ),
     "host.cpu_contention": Kind(
-        standing=CAUSE,
         title="{place} shares its CPUs with something else",
         meaning="something else runs on the host's CPUs",
-        severity="warning",
         action="CHECK_APP",
         text="Find what else runs on {place} and move it.",
         phrase="other load on the host's CPUs",
     ),
     "host.memory_pressure": Kind(
-        standing=CAUSE,
         title="{place} is short of memory",
         meaning="the host is short of memory",
         phrase="host short of memory",
-        severity="warning",
         action="CHECK_APP",
         text="Find what fills the memory of {place}.",
     ),
     "host.hung_task": Kind(
-        standing=CAUSE,
         title="{place} has processes that hang in the kernel",
         meaning=(
             "processes that the kernel could not wake up for two minutes; of a driver or a network file "
@@ -558,21 +505,16 @@ KINDS: dict[str, Kind] = {
             "records come](records.md#clocks-that-are-off)"
         ),
         phrase="clock of the node is off",
-        severity="warning",
         action="WATCH",
         text="Repair the time service of {place}.",
         opens_alone=True,
     ),
     "host": Kind(
-        standing=CAUSE,
-        severity="warning",
         action="CHECK_APP",
         text="Look at the host side of {place}.",
         reported_as="family",
     ),
     "data": Kind(
-        standing=CAUSE,
-        severity="warning",
         action="CHECK_DATA",
         text="All ranks wait for data: look at the storage and how it is read.",
         reported_as="cause",
@@ -582,7 +524,6 @@ KINDS: dict[str, Kind] = {
         title="{place} waits for data",
         meaning="ranks wait for data",
         phrase="slow data loading",
-        severity="warning",
         action="CHECK_DATA",
         text="Look at the data loader of {place}.",
         gathered_into=("node",),
@@ -592,7 +533,6 @@ KINDS: dict[str, Kind] = {
         title="{place} has an abnormal loss or gradient",
         meaning="a loss or gradient norm that is no number, leaps or keeps rising",
         phrase="abnormal loss or gradient",
-        severity="warning",
         action="CHECK_APP",
         text="Roll back and replay; the loss does not show which machine is at fault.",
         excused_by_plan=True,
@@ -602,7 +542,6 @@ KINDS: dict[str, Kind] = {
         title="{place} starts slowly",
         meaning="a node held up the start of its job",
         phrase="slow start",
-        severity="warning",
         action="WATCH",
         text="Look at the start of {place}.",
     ),
@@ -612,7 +551,6 @@ KINDS: dict[str, Kind] = {
         meaning=(
             "the jobs of a partition need more [memory](operations.md#memory-of-jobs) than they may have"
         ),
-        severity="warning",
         action="NONE",
         text=(
             "Raise SLOWRANK_STREAMS_JOB_MEMORY_MIB where there is memory, or give job-steps more partitions."
@@ -625,7 +563,6 @@ KINDS: dict[str, Kind] = {
         meaning=(
             "no telemetry of many nodes at once, across all racks and switches or without any that is known"
         ),
-        severity="warning",
         action="CHECK_NETWORK",
         text=(
             "Check how telemetry leaves {place} (brokers, network): no rack or switch explains the silent "
@@ -644,14 +581,13 @@ KINDS: dict[str, Kind] = {
     "self": Kind(
         standing=ASIDE,
         meaning="slowrank itself [is blind](operations.md#when-slowrank-is-blind)",
-        severity="warning",
         action="NONE",
         text="slowrank itself is impaired; see its metrics.",
         opens_alone=True,
     ),
 }
 
-_UNKNOWN = Kind(standing=CAUSE, severity="warning", action="WATCH", text="Watch {place}.")
+_UNKNOWN = Kind(action="WATCH", text="Watch {place}.")
 
 
 def kind_of(name: str) -> Kind:

@@ -41,6 +41,7 @@ BENCHMARKS = {
     "transport": "benchmarks.speed.transport.throughput",
     "transport_kill": "benchmarks.speed.transport.kill",
     "wire": "benchmarks.speed.wire",
+    "workers": "benchmarks.scale.workers",
 }
 
 

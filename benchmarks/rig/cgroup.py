@@ -1,4 +1,4 @@
-"""A CPU quota for one process, by control groups of either version."""
+"""A CPU quota for processes, by control groups of either version."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ class NoQuota(RuntimeError):
 
 
 @contextmanager
-def cpu_quota(pid: int, *, microseconds: int, period: int) -> Iterator[None]:
-    """Let process ``pid`` run ``microseconds`` of every ``period``. Raises ``NoQuota``."""
+def cpu_quota(*pids: int, microseconds: int, period: int) -> Iterator[None]:
+    """Let processes together run ``microseconds`` of every ``period``. Raises ``NoQuota``."""
     with _mounted() as (root, v2):
         limits = (
             {"cpu.max": f"{microseconds} {period}"}
             if v2
             else {"cpu.cfs_period_us": str(period), "cpu.cfs_quota_us": str(microseconds)}
         )
-        group = root / f"slowrank-rig-{os.getpid()}-{pid}"
+        group = root / f"slowrank-rig-{os.getpid()}-{pids[0]}"
         group.mkdir()
         try:
             for name, value in limits.items():
                 (group / name).write_text(value)
-            (group / "cgroup.procs").write_text(str(pid))
+            for pid in pids:
+                (group / "cgroup.procs").write_text(str(pid))
             yield
         finally:
-            # A process that has died is in no group.
-            with suppress(ProcessLookupError):
-                (root / "cgroup.procs").write_text(str(pid))
+            for pid in pids:
+                # A process that has died is in no group.
+                with suppress(ProcessLookupError):
+                    (root / "cgroup.procs").write_text(str(pid))
             group.rmdir()
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from fastapi import APIRouter, Path, Query, Request, Response
 from psycopg import Connection
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from api.deps import ServicesDep
 from api.http import conditional
@@ -83,30 +83,25 @@ class RanksQuery(BaseModel, extra="forbid"):
     cursor: str | None = Field(default=None, max_length=1024)
 
 
-class Job(BaseModel):
-    """A job."""
+_JOB: dict[str, Any] = {
+    "cluster": "prod-a",
+    "job_id": "812345",
+    "attempt": 1,
+    "attempts": 2,
+    "world_size": 4096,
+    "started_at": 1795150000000,
+    "last_seen_at": 1795160560000,
+    "running": True,
+    "state": "running",
+    "first_step": 0,
+    "last_step": 41699,
+    "open_findings": 1,
+    "gpu_hours_lost": 137.9,
+}
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "cluster": "prod-a",
-                    "job_id": "812345",
-                    "attempt": 1,
-                    "attempts": 2,
-                    "world_size": 4096,
-                    "started_at": 1795150000000,
-                    "last_seen_at": 1795160560000,
-                    "running": True,
-                    "state": "running",
-                    "first_step": 0,
-                    "last_step": 41699,
-                    "open_findings": 1,
-                    "gpu_hours_lost": 137.9,
-                }
-            ]
-        }
-    )
+
+class Job(BaseModel, json_schema_extra={"examples": [_JOB]}):
+    """A job."""
 
     cluster: str
     job_id: str
@@ -260,41 +255,36 @@ class HeatRows(BaseModel):
     tp: list[int | None] = []
 
 
-class HeatMap(Matrix):
-    """How slow each rank was beside the ranks of its pipeline stage."""
+_HEAT_MAP: dict[str, Any] = {
+    "job_id": "812345",
+    "cluster": "prod-a",
+    "metric": "compute_seconds",
+    "value": "ratio_to_peer_median",
+    "by": "rank",
+    "sampled": False,
+    "bin_ms": 10000,
+    "t": [1795160550000, 1795160560000],
+    "first_step": [41690, 41695],
+    "last_step": [41694, 41699],
+    "rows": {
+        "rank": [3389],
+        "node": ["gpu-0423"],
+        "gpu_index": [5],
+        "pp": [3],
+        "dp": [39],
+        "tp": [5],
+    },
+    "encoding": "u8-linear",
+    "lo": 1.0,
+    "hi": 1.5,
+    "missing": 255,
+    "data": "AJw=",
+    "top": [[0, 1, 1.31]],
+}
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "job_id": "812345",
-                    "cluster": "prod-a",
-                    "metric": "compute_seconds",
-                    "value": "ratio_to_peer_median",
-                    "by": "rank",
-                    "sampled": False,
-                    "bin_ms": 10000,
-                    "t": [1795160550000, 1795160560000],
-                    "first_step": [41690, 41695],
-                    "last_step": [41694, 41699],
-                    "rows": {
-                        "rank": [3389],
-                        "node": ["gpu-0423"],
-                        "gpu_index": [5],
-                        "pp": [3],
-                        "dp": [39],
-                        "tp": [5],
-                    },
-                    "encoding": "u8-linear",
-                    "lo": 1.0,
-                    "hi": 1.5,
-                    "missing": 255,
-                    "data": "AJw=",
-                    "top": [[0, 1, 1.31]],
-                }
-            ]
-        }
-    )
+
+class HeatMap(Matrix, json_schema_extra={"examples": [_HEAT_MAP]}):
+    """How slow each rank was beside the ranks of its pipeline stage."""
 
     job_id: str
     cluster: str

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from api.deps import Services, ServicesDep
 from api.http import conditional
@@ -37,28 +37,23 @@ class NodeQuery(BaseModel, extra="forbid"):
     cursor: str | None = Field(default=None, max_length=1024)
 
 
-class Node(BaseModel):
-    """A node by its latest sample and its open findings."""
+_NODE: dict[str, Any] = {
+    "cluster": "prod-a",
+    "node": "gpu-0423",
+    "state": "critical",
+    "last_seen_at": 1795160560000,
+    "rack": "r17",
+    "switch": "leaf-3",
+    "gpus": 8,
+    "nics": 8,
+    "job_id": "812345",
+    "open_findings": 1,
+    "pips": [0, 0, 0, 0, 0, 4, 0, 0],
+}
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "cluster": "prod-a",
-                    "node": "gpu-0423",
-                    "state": "critical",
-                    "last_seen_at": 1795160560000,
-                    "rack": "r17",
-                    "switch": "leaf-3",
-                    "gpus": 8,
-                    "nics": 8,
-                    "job_id": "812345",
-                    "open_findings": 1,
-                    "pips": [0, 0, 0, 0, 0, 4, 0, 0],
-                }
-            ]
-        }
-    )
+
+class Node(BaseModel, json_schema_extra={"examples": [_NODE]}):
+    """A node by its latest sample and its open findings."""
 
     cluster: str
     node: str

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from psycopg import Connection
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from api.deps import ServicesDep
 from api.http import conditional
@@ -71,30 +71,25 @@ class SeriesQuery(SubjectQuery):
     )
 
 
-class Series(BaseModel):
-    """A series in columns: one value for each time in ``t``."""
+_SERIES: dict[str, Any] = {
+    "metric": "gpu.clock.sm_hz",
+    "unit": "Hz",
+    "aggregate": "mean",
+    "bin_ms": 10000,
+    "t": [1795160550000, 1795160560000],
+    "y": [1755000000.0, 1095000000.0],
+    "lo": [1755000000.0, 1095000000.0],
+    "hi": [1755000000.0, 1095000000.0],
+    "band": True,
+    "n": [511, 511],
+    "p05": [1740000000.0, 1740000000.0],
+    "median": [1755000000.0, 1755000000.0],
+    "p95": [1770000000.0, 1770000000.0],
+}
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "metric": "gpu.clock.sm_hz",
-                    "unit": "Hz",
-                    "aggregate": "mean",
-                    "bin_ms": 10000,
-                    "t": [1795160550000, 1795160560000],
-                    "y": [1755000000.0, 1095000000.0],
-                    "lo": [1755000000.0, 1095000000.0],
-                    "hi": [1755000000.0, 1095000000.0],
-                    "band": True,
-                    "n": [511, 511],
-                    "p05": [1740000000.0, 1740000000.0],
-                    "median": [1755000000.0, 1755000000.0],
-                    "p95": [1770000000.0, 1770000000.0],
-                }
-            ]
-        }
-    )
+
+class Series(BaseModel, json_schema_extra={"examples": [_SERIES]}):
+    """A series in columns: one value for each time in ``t``."""
 
     metric: str
     unit: str

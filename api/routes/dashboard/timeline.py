@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from api.deps import ServicesDep
 from api.http import conditional
@@ -43,32 +43,27 @@ class AnnotationQuery(Range):
     limit: int = Field(default=500, ge=1, le=1000)
 
 
-class Bar(BaseModel):
-    """A finding as a bar."""
+_BAR: dict[str, Any] = {
+    "id": "fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W",
+    "cluster": "prod-a",
+    "kind": "straggler.fail_slow",
+    "severity": "critical",
+    "status": "open",
+    "title": "gpu-0423 GPU 5 (rank 3389) is 1.31x slower than 127 peers",
+    "subject_type": "gpu",
+    "node": "gpu-0423",
+    "gpu_index": 5,
+    "rank": 3389,
+    "job_id": "812345",
+    "group": "gpu-0423",
+    "start": 1795160560000,
+    "end": None,
+    "gpu_hours_lost": 137.9,
+}
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": "fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W",
-                    "cluster": "prod-a",
-                    "kind": "straggler.fail_slow",
-                    "severity": "critical",
-                    "status": "open",
-                    "title": "gpu-0423 GPU 5 (rank 3389) is 1.31x slower than 127 peers",
-                    "subject_type": "gpu",
-                    "node": "gpu-0423",
-                    "gpu_index": 5,
-                    "rank": 3389,
-                    "job_id": "812345",
-                    "group": "gpu-0423",
-                    "start": 1795160560000,
-                    "end": None,
-                    "gpu_hours_lost": 137.9,
-                }
-            ]
-        }
-    )
+
+class Bar(BaseModel, json_schema_extra={"examples": [_BAR]}):
+    """A finding as a bar."""
 
     id: str
     cluster: str
@@ -96,23 +91,18 @@ class Timeline(BaseModel):
     next_cursor: str = Field(description="Empty on the last page.")
 
 
-class Annotation(BaseModel):
-    """An annotation as Grafana's Infinity data source reads it."""
+_ANNOTATION: dict[str, Any] = {
+    "time": 1795160560000,
+    "timeEnd": 1795161072000,
+    "title": "gpu-0423 GPU 5 (rank 3389) is 1.31x slower than 127 peers",
+    "text": "critical, 138 GPU-h lost: https://slowrank.example.org/findings/fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W",
+    "tags": ["straggler.fail_slow", "critical", "prod-a", "gpu-0423"],
+    "id": "fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W",
+}
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "time": 1795160560000,
-                    "timeEnd": 1795161072000,
-                    "title": "gpu-0423 GPU 5 (rank 3389) is 1.31x slower than 127 peers",
-                    "text": "critical, 138 GPU-h lost: https://slowrank.example.org/findings/fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W",
-                    "tags": ["straggler.fail_slow", "critical", "prod-a", "gpu-0423"],
-                    "id": "fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W",
-                }
-            ]
-        }
-    )
+
+class Annotation(BaseModel, json_schema_extra={"examples": [_ANNOTATION]}):
+    """An annotation as Grafana's Infinity data source reads it."""
 
     time: int = Field(description="Epoch milliseconds of the onset.")
     timeEnd: int = Field(description="Epoch milliseconds of the end; now while it is open.")

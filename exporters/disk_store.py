@@ -13,6 +13,7 @@ from pathlib import Path
 
 from exporters.spool import Dropped, Message, StoreFailed, grouped
 
+# SQLite's default.
 _PAGE_BYTES = 4096
 # Damaged files kept at most, each as large as the spool may be, so that a failing disk does not fill up with
 # them. Chosen.

@@ -18,6 +18,7 @@ from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
 _log = logging.getLogger(__name__)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._:/-]")
+# A whole number beyond this does not fit its column, and one from a driver is a sentinel.
 _INT64 = 2**63
 # A larger number becomes infinity in a 32-bit column.
 _FLOAT32_MAX = 3.4e38

@@ -2,6 +2,7 @@
 
 import psycopg
 
+# Chosen: a local network takes milliseconds, and who asks asks again.
 CONNECT_SECONDS = 5
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 Theme = Literal["light", "dark"]
 
+# Pixels. Chosen: the image fits a column of an e-mail; a plot, its gap and the strip leave room for labels.
 WIDTH = 640
 _LEFT, _RIGHT, _TOP = 64, 8, 40
 _PLOT, _GAP, _STRIP = 92, 26, 34

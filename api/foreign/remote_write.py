@@ -13,10 +13,9 @@ from google.protobuf.message import DecodeError
 from api.foreign.measurement import BadBody, Decoded, Measurement
 from slowrank.foreign.series import plain
 
-MAX_BODY = 2 * 2**20
-
 # Bytes of a request. Chosen: thirty times a request of 2,000 series, the most that Prometheus sends by
 # default, which has some 60 kB, and 500 kB inflated.
+MAX_BODY = 2 * 2**20
 MAX_INFLATED = 16 * 2**20
 
 _FIELD = descriptor_pb2.FieldDescriptorProto

@@ -35,6 +35,8 @@ UNKNOWN_SECONDS = 60.0
 # Share of the resolution that one round covers: scrapes are jittered by a few per cent.
 ROUND = 0.9
 
+# Longest resolution; after a longer gap it is learnt anew. Chosen: Prometheus takes a sample for gone after
+# five minutes, so that scrapes are more frequent.
 MAX_RESOLUTION_SECONDS = 300.0
 
 # Nodes that may send to one process. Chosen: one with 500 series takes 0.2 MB while a round waits.

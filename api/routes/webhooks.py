@@ -61,6 +61,7 @@ FormatName = Annotated[
 _KIND_PATTERN = r"^[a-z0-9_]+(\.[a-z0-9_]+)*$"
 _KIND_FORM = "name a kind such as straggler.fail_slow, or a family such as straggler"
 Kind = Annotated[str, Field(pattern=_KIND_PATTERN, max_length=64), in_form(_KIND_PATTERN, _KIND_FORM)]
+# How long deliveries are signed with the old secret too. Chosen: a working day to change the receiver.
 ROTATION = timedelta(hours=24)
 # Longer than an attempt may take (webhook_client.TOTAL_SECONDS).
 TEST_SECONDS = 20.0

@@ -27,6 +27,7 @@ LEAD_SECONDS = 4.0
 # Simulated seconds until the repair. Chosen: longer than detection takes; a hang is critical after 120 s.
 SECONDS = {"thermal": 180.0, "nic": 180.0, "hang": 180.0, "switch": 90.0}
 
+# Chosen: more than twice the slowdown from which a job counts as hurt (``alerts.report.severity``).
 DEPLOY_FACTOR = 1.12
 
 # By how much the estimated onset of a finding may precede the true one (chosen: some ten steps).

@@ -33,6 +33,7 @@ LARGEST = math.log1p(EFFECTS[-1])
 # A GPU must differ by so many robust sd of healthy ones (chosen: one in 3.5 million of a Gaussian).
 TIMES_SPREAD = 5.0
 
+# Chosen: what is seen on one day, or in one job, may be the day's or the job's.
 MIN_DAYS, MIN_JOBS = 2, 2
 
 # So far back, with today, one may ask: a GPU is judged by weeks, not by what it was a season ago.

@@ -16,10 +16,9 @@ Floats = npt.NDArray[np.float64]
 
 Kind = Literal["fixed", "between", "variable"]
 
-FIXED_DISPERSION = 0.02
-
 # Ranks of one role with the same work lie within 2 % in a step of recorded jobs, those with packed sequences
 # apart by 10 % and more; what lies between is treated with the caution of the second.
+FIXED_DISPERSION = 0.02
 VARIABLE_DISPERSION = 0.04
 
 # Share of the spread that goes with the rank; above it the machines differ, and not the batches. Chosen:

@@ -8,6 +8,7 @@ import contextlib
 import socket
 import struct
 
+# Of chrony's ``candm.h``: port, protocol version, types of packets, the command and its reply, success.
 PORT = 323
 _VERSION = 6
 _REQUEST, _REPLY = 1, 2

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+# Chosen: far above the files read here, and bounds the memory that an odd one takes.
 _MAX_BYTES = 1 << 20
 _INT64 = 2**63
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# The last by name. Chosen: a file for each process of a node, of several jobs that left theirs behind.
 MAX_FILES = 256
 
 # Read of one file at a time. Chosen: a second with 1,000 collectives of 24 channels, 6 kB a line.

@@ -19,9 +19,8 @@ START_SECONDS = 10.0
 # kill may leave a stuck process behind, while a GPU that was reset is read again within a minute.
 PAUSE_SECONDS = (30.0, 300.0)
 
-RETRY_SECONDS = 5.0
-
 # Pause after a child that ended by itself. Chosen: five missed ticks; a driver is seldom installed later.
+RETRY_SECONDS = 5.0
 RETRY_WITHOUT_DRIVER_SECONDS = 600.0
 # How often a new child counts the GPUs and opens their handles anew. Chosen: a change that /proc does not
 # show is found within ten minutes.

@@ -12,6 +12,7 @@ from typing import Any
 # Exit statuses of the child: an error of its own, and no NVML or driver.
 FAILED, NO_DRIVER = 1, 3
 
+# Bytes of one read, and of a line. Chosen: far above the answer about all GPUs of a node.
 _CHUNK = 65536
 _MAX_LINE = 1 << 20
 

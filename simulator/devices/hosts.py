@@ -12,6 +12,7 @@ from simulator.faults.condition import Condition
 from simulator.faults.events import Incident
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
+# A usual server of eight GPUs: 192 CPUs and 2 TiB of memory, of which two thirds are free.
 CPUS = 192.0
 MEMORY_BYTES = 2.0**41
 FREE_BYTES = 1.4e12

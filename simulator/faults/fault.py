@@ -10,6 +10,7 @@ from simulator.faults.catalogue import CATALOGUE
 from simulator.faults.condition import Dose
 from simulator.faults.kinds import FaultKind, Shape
 
+# Chosen: steps in which a ladder reaches the size of the fault.
 LADDER_RUNGS = 4
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import httpx
 
 BASE = "/api/v1"
+# Limit on an answer. Chosen: twice the longest statement that the API allows its database (15 s).
 TIMEOUT_SECONDS = 30.0
 # A stream is quiet for 15 s at most (a comment is sent then); three of them are a lost connection.
 STREAM_TIMEOUT_SECONDS = 45.0

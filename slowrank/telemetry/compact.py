@@ -12,6 +12,7 @@ import msgspec
 
 from slowrank.telemetry.records import VERSION, JobSteps, NodeSample, OpenStep
 
+# Version on the wire of records without field names; with them they are of ``records.VERSION``.
 COMPACT_VERSION = 2
 
 _NUMBER = re.compile(r"0|[1-9]\d{0,2}", re.ASCII)

@@ -19,6 +19,7 @@ State = Literal["waiting", "running", "done", "failed"]
 # Recordings that wait, of all keys together. Chosen: 16 of 5 MiB at most are kept in the database.
 MAX_WAITING = 16
 
+# Chosen: a run whose process ended may be tried again once; a recording that ends it would do so each time.
 MAX_ATTEMPTS = 2
 
 # How long results are kept (chosen: a week in which people compare).

@@ -22,6 +22,7 @@ TYPES = {"int4": ">i4", "int8": ">i8", "float4": ">f4", "float8": ">f8", "timest
 _EPOCH = 946_684_800
 
 _BEGIN, _END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
+# The length that a NULL has in the binary format of COPY: -1.
 _NULL = 0xFFFFFFFF
 
 

@@ -10,6 +10,7 @@ from store.findings.rows import moment
 from store.telemetry.buckets import RankPlace, StepRollups
 from store.text import storable
 
+# The largest number of a column of type integer.
 _INT4 = 2**31 - 1
 
 _PLACE: LiteralString = """

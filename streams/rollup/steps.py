@@ -29,7 +29,6 @@ PLACE_SECONDS = 300.0
 
 # Columns of step rows that are summed; of the first ``MAXIMA`` the largest is kept as well.
 STEP_SECONDS = ("step_seconds", "compute_seconds", "wait_seconds", "checkpoint_seconds")
-
 MAXIMA = 2
 
 _SUMS, _MAXIMA = ([f"{name}_{kind}" for name in STEP_SECONDS] for kind in ("sum", "max"))

@@ -36,6 +36,7 @@ MAX_ROWS = 100
 # Units of the time axis; a bar is at least two wide, so that a short one is seen.
 WIDTH = 1000
 
+# Chosen: more labels of the time axis run into each other on a narrow page.
 TICKS = 6
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 _Row = tuple[str, list[dict[str, Any]]]

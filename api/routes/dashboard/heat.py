@@ -15,6 +15,7 @@ Floats = npt.NDArray[np.float32]
 # the StragglerAnalysis project's heat maps).
 LO, HI = 1.0, 1.5
 
+# Of a byte: the largest code of a value, and the code of a missing one.
 TOP_CODE, MISSING = 254, 255
 
 # Codes are multiples of this, ratios of 0.8 %: finer steps are noise, which does not compress.

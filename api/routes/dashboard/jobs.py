@@ -32,6 +32,7 @@ router = APIRouter(prefix="/api/v1/jobs", tags=["telemetry"])
 # A job with a step since then counts as running (as long as a node counts as reporting).
 RUNNING = timedelta(minutes=2)
 
+# Window of a query that names none. Chosen: 180 roll-ups of ten seconds, each a point of the band.
 DEFAULT_WINDOW = timedelta(minutes=30)
 
 # Cells of a heat map; above, the rows are nodes instead of ranks.

@@ -27,6 +27,7 @@ from store.telemetry.windows import (
 
 router = APIRouter(prefix="/api/v1", tags=["telemetry"])
 
+# Windows of queries that name none. Chosen: 360 roll-ups of one series; of many devices what is now.
 DEFAULT_WINDOW = timedelta(hours=1)
 PEER_WINDOW = timedelta(minutes=5)
 

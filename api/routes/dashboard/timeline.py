@@ -16,6 +16,7 @@ from store.telemetry.windows import bounded
 
 router = APIRouter(prefix="/api/v1", tags=["findings"])
 
+# Window of a query that names none. Chosen: what happened since the shift of yesterday.
 DEFAULT_WINDOW = timedelta(days=1)
 Group = Literal["node", "job", "kind"]
 _COLUMN = {"node": "node", "job": "job_id", "kind": "kind"}

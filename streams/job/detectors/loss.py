@@ -17,10 +17,9 @@ from streams.job.view import JobView
 
 _ASPECTS: dict[Series, Aspect] = {"loss": Aspect("loss"), "grad_norm": Aspect("grad_norm")}
 
-_WEIGHT = 4.0
-
 # Log-odds, chosen. A loss that rises for a while is often intended, or recovers by itself: it is shown and
 # never pages.
+_WEIGHT = 4.0
 _WEIGHT_DIVERGENCE = 1.0
 
 

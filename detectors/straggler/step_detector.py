@@ -76,10 +76,9 @@ _RECENT = 10
 # Chosen, of what a rank was slow by when it was found: from here on it still is (``gates``).
 _STILL = 0.5
 
-_COARSE_EFFECT = 0.10
-
 # Smallest slowdowns looked for where the work varies, without a change to see, and while roles are unknown.
 # Chosen: each of them is within what healthy ranks show for good in that case.
+_COARSE_EFFECT = 0.10
 _LASTING_EFFECT = 0.05
 _UNKNOWN_ROLE_EFFECT = 0.25
 

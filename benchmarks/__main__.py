@@ -11,6 +11,7 @@ BENCHMARKS = {
     "bocpd": "benchmarks.speed.bocpd",
     "calibration": "benchmarks.detection.calibration",
     "capacity": "benchmarks.capacity.command",
+    "chaos": "benchmarks.chaos.command",
     "changes": "benchmarks.detection.changes",
     "chronic": "benchmarks.detection.chronic",
     "cost": "benchmarks.detection.cost",

@@ -27,7 +27,9 @@ from store.findings import webhooks
 from store.findings.webhooks import Webhook
 
 SLOWRANK = (sys.executable, "-c", "from cli import main; main()")
+_HOST = "streams"
 _READY_SECONDS = 60.0
+_STOP_SECONDS = 60.0
 # More than a broker of the tests: its peak is part of what is measured.
 _JVM = ("-Xms512m", "-Xmx1g", "-XX:+UseG1GC", "-Djava.awt.headless=true")
 
@@ -59,21 +61,67 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The processes by role, and where Kafka and the database are."""
+    """The processes by role, Kafka and the database, and the settings of all (``environment``)."""
 
-    bootstrap: str
+    brokers: kafka.KafkaCluster
+    database: timescale.Timescale
     dsn: str
     home: Path
-    processes: dict[str, Process]
+    environment: dict[str, str]
     receiver: Receiver
+    processes: dict[str, Process] = field(default_factory=dict)
 
-    def workers(self) -> dict[str, int]:
-        """Return the pids by role: the stream workers apart, everything else with its descendants."""
-        roles = {
-            _role(child.pid): child.pid for child in self.processes["streams"].children() if _role(child.pid)
-        }
-        others = {name: process.pid for name, process in self.processes.items() if name != "streams"}
-        return roles | others
+    @property
+    def bootstrap(self) -> str:
+        """Comma-separated host:port of every broker."""
+        return self.brokers.bootstrap
+
+    def start(self, name: str, *command: str, **settings: str) -> None:
+        """Start a process of slowrank under a name, with settings of its own."""
+        self.processes[name] = Process.spawn(
+            [*SLOWRANK, *command], log=self.home / f"{name}.log", env=self.environment | settings
+        )
+
+    def wait_ready(self, workers: int) -> None:
+        """Wait until so many workers of each role write their health. Raises ``TimeoutError``."""
+        deadline = time.monotonic() + _READY_SECONDS
+        while any(len(self.alive(role)) < workers for role in ("detect", "sink")):
+            if time.monotonic() > deadline:
+                log = (self.home / "streams.log").read_text()[-2000:]
+                raise TimeoutError(f"the stream workers did not start: {log}")
+            time.sleep(0.2)
+
+    def alive(self, role: str) -> list[int]:
+        """Return the pids of the stream workers of a role that have written their health."""
+        pids = (int(file.stem.rpartition("-")[2]) for file in self.home.glob(f"**/streams-{role}-*.json"))
+        return [pid for pid in pids if Process.of(pid).alive()]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Names of the processes that supervise stream workers, as one on each host does."""
+        return [name for name in self.processes if name.startswith(_HOST)]
+
+    def add_host(self) -> None:
+        """Start stream workers as on another host, with folders of their own, and wait for them."""
+        self.restart_host(f"{_HOST}-{len(self.hosts) + 1}" if self.hosts else _HOST)
+
+    def restart_host(self, name: str) -> None:
+        """Stop the stream workers of a host, if there are any, and start them."""
+        others = len(self.hosts) - (name in self.processes)
+        if name in self.processes:
+            self.processes[name].stop(seconds=_STOP_SECONDS)
+        folder = self.home if name == _HOST else self.home / name
+        folder.mkdir(exist_ok=True)
+        self.start(name, "streams", "run", SLOWRANK_STREAMS_RUNTIME_DIR=str(folder))
+        self.wait_ready(others + 1)
+
+    def pids(self) -> dict[str, list[int]]:
+        """Return the pids by role: the stream workers of all hosts apart, all else with its descendants."""
+        found = {name: [process.pid] for name, process in self.processes.items() if name not in self.hosts}
+        for child in (child for host in self.hosts for child in self.processes[host].children()):
+            if role := _role(child.pid):
+                found.setdefault(role, []).append(child.pid)
+        return found | {"kafka": [self.brokers.process(1).pid], "database": [self.database.process.pid]}
 
 
 def _role(pid: int) -> str:
@@ -82,33 +130,28 @@ def _role(pid: int) -> str:
 
 
 @contextmanager
-def installed(home: Path, partitions: int) -> Iterator[Installation]:
-    """Start Kafka, TimescaleDB, the stream workers, the API, the notifier and a receiver."""
+def installed(home: Path, partitions: int, brokers: int = 1) -> Iterator[Installation]:
+    """Start Kafka of 1 or 3 brokers, TimescaleDB, the stream workers, API, notifier and a receiver."""
     receiver = Receiver()
     with (
-        kafka.KafkaCluster(jvm=_JVM) as brokers,
+        kafka.KafkaCluster(brokers=brokers, jvm=_JVM) as cluster,
         timescale.Timescale() as database,
         _served(receiver),
     ):
         dsn = database.create_database("capacity")
-        environment = _environment(home, brokers.bootstrap, dsn, partitions, receiver.port)
+        environment = _environment(home, cluster.bootstrap, dsn, partitions, receiver.port)
+        environment["SLOWRANK_TOPIC_REPLICATION"] = str(brokers)
         for command in (["topics", "create"], ["migrate"]):
             subprocess.run([*SLOWRANK, *command], env=environment, check=True, capture_output=True)
         _register(dsn, receiver)
-        processes = {
-            name: Process.spawn([*SLOWRANK, *command], log=home / f"{name}.log", env=environment)
-            for name, command in {
-                "streams": ("streams", "run"),
-                "api": ("api", "run", "--port", str(free_ports(1)[0])),
-                "notifier": ("notifier", "run"),
-            }.items()
-        }
+        made = Installation(cluster, database, dsn, home, environment, receiver)
         try:
-            _wait_ready(home)
-            servers = {"kafka": brokers.process(1), "database": database.process}
-            yield Installation(brokers.bootstrap, dsn, home, processes | servers, receiver)
+            made.add_host()
+            made.start("api", "api", "run", "--port", str(free_ports(1)[0]))
+            made.start("notifier", "notifier", "run")
+            yield made
         finally:
-            for process in processes.values():
+            for process in made.processes.values():
                 process.stop(seconds=30)
 
 
@@ -158,13 +201,3 @@ def _served(receiver: Receiver) -> Iterator[None]:
 
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as receiver.port:
         yield
-
-
-def _wait_ready(home: Path) -> None:
-    deadline = time.monotonic() + _READY_SECONDS
-    while not all(list(home.glob(f"streams-{role}-*.json")) for role in ("detect", "sink")):
-        if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"the stream workers did not start: {(home / 'streams.log').read_text()[-2000:]}"
-            )
-        time.sleep(0.2)

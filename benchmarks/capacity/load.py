@@ -19,6 +19,7 @@ from aiokafka.partitioner import murmur2
 from benchmarks.capacity.produce import Connection, request
 from simulator import Cluster, ClusterSpec
 from simulator.cluster.layout import one_job
+from simulator.faults.fault import Fault
 from slowrank.telemetry import NodeEvent, Record, encode
 from streams.runtime.kafka.record_producer import key_of, topic_of
 
@@ -34,13 +35,18 @@ _HEAD = struct.Struct(">dI")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """``seconds`` of ``nodes`` nodes from Unix time ``start`` on, and a fatal XID every ``every`` seconds."""
+    """``seconds`` of ``nodes`` nodes from Unix time ``start`` on, and a fatal XID every ``every`` seconds.
+
+    ``faults``: what else happens, in every job of ``unit`` nodes.
+    """
 
     nodes: int
     seconds: int
     partitions: int
     start: float = 0.0
     every: float = 15.0
+    unit: int = UNIT
+    faults: tuple[Fault, ...] = ()
 
     @property
     def onsets(self) -> dict[str, float]:
@@ -66,19 +72,20 @@ def record(load: Load, path: Path) -> int:
     """
     count = 0
     with path.open("wb") as file:
-        for due, data in _in_order(load):
+        for due, made in in_order(load):
+            partition = (murmur2(key_of(made)) & 0x7FFFFFFF) % load.partitions
+            data = request(topic_of(made), partition, key_of(made), encode(made), made.ts)
             file.write(_HEAD.pack(due - load.start, len(data)) + data)
             count += 1
     return count
 
 
-def _in_order(load: Load) -> Iterator[tuple[float, bytes]]:
+def in_order(load: Load) -> Iterator[tuple[float, Record]]:
+    """Yield the records of a load as they are due: a Unix time and the record."""
     # Records of the simulator come in the order of their times, and each is due within a second.
-    waiting: list[tuple[float, int, bytes]] = []
+    waiting: list[tuple[float, int, Record]] = []
     for number, (due, made) in enumerate(_records(load)):
-        partition = (murmur2(key_of(made)) & 0x7FFFFFFF) % load.partitions
-        data = request(topic_of(made), partition, key_of(made), encode(made), made.ts)
-        heapq.heappush(waiting, (due, number, data))
+        heapq.heappush(waiting, (due, number, made))
         while waiting and waiting[0][0] < made.ts:
             yield waiting[0][0], heapq.heappop(waiting)[2]
     while waiting:
@@ -86,15 +93,16 @@ def _in_order(load: Load) -> Iterator[tuple[float, bytes]]:
 
 
 def _records(load: Load) -> Iterator[tuple[float, Record]]:
-    spec = ClusterSpec(nodes=UNIT, jobs=(one_job(UNIT, 8),), name=CLUSTER, start=load.start)
-    numbers = {spec.node_name(n): n for n in range(UNIT)}
+    unit = load.unit
+    spec = ClusterSpec(nodes=unit, jobs=(one_job(unit, 8),), name=CLUSTER, start=load.start)
+    numbers = {spec.node_name(n): n for n in range(unit)}
     events = sorted(load.onsets.items(), key=lambda item: item[1])
-    for made in Cluster(spec, seed=11).run(load.seconds):
+    for made in Cluster(spec, seed=11, faults=load.faults).run(load.seconds):
         while events and events[0][1] <= made.ts:
             node, at = events.pop(0)
             yield at, _xid(node, at)
-        for copy in range(-(-load.nodes // UNIT)):
-            number = copy * UNIT + numbers[made.node]
+        for copy in range(-(-load.nodes // unit)):
+            number = copy * unit + numbers[made.node]
             if number < load.nodes:
                 yield made.ts + _phase(number), _renamed(made, number, copy)
 

@@ -8,13 +8,13 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import murmur2
 
+from benchmarks.chaos.story import roll_up_rows
 from simulator import Cluster, ClusterSpec, Fault
 from simulator.cluster.layout import JobSpec
 from slowrank.telemetry import NodeEvent, Suspicion, decode_message, encode
 from streams.files.replay import findings_of
 from streams.pipeline import local_pipeline
 from streams.runtime.kafka.record_producer import key_of, topic_of
-from tests.e2e.undisturbed import roll_up_rows
 from tests.priority import COMES_FIRST, FIRST
 from tests.streams.runtime.harness import rig
 

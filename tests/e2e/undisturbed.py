@@ -7,14 +7,13 @@ from typing import Any
 
 from alerts.cases.lifecycle import NOTIFIED
 from alerts.report.runbook import with_runbook
+from benchmarks.chaos.story import roll_up_rows
 from simulator import Cluster, ClusterSpec
 from simulator.cluster.layout import JobSpec
 from simulator.faults.fault import Fault
 from slowrank.settings import Settings
-from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record
-from slowrank.telemetry.schema import STEP_SCHEMAS
+from slowrank.telemetry import NodeEvent, Record
 from store.findings.rows import document
-from streams.columns import columns
 from streams.files.replay import findings_of
 from streams.pipeline import local_pipeline
 
@@ -76,19 +75,3 @@ def story() -> Story:
         for finding in findings_of(records, local_pipeline())
     }
     return Story(records, found, roll_up_rows(records))
-
-
-def roll_up_rows(records):
-    """Counted from the records themselves, not by the code that rolls them up."""
-    counts: Counter[tuple[Any, ...]] = Counter()
-    for record in records:
-        if isinstance(record, NodeSample):
-            bucket = record.ts // 10 * 10
-            counts.update(("samples_10s", record.node, gpu, bucket) for gpu in record.gpu_ids)
-            counts.update(("nic_10s", record.node, nic, bucket) for nic in record.nic_ids)
-            counts["host_10s", record.node, "", bucket] += 1
-        elif isinstance(record, JobSteps):
-            held = columns(STEP_SCHEMAS[record.schema].rows, record.rows)
-            for rank, ts in zip(held["rank"].tolist(), held["ts"].tolist(), strict=True):
-                counts["steps_10s", record.job_id, str(rank), ts // 10 * 10] += 1
-    return counts

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from benchmarks.chaos.story import roll_up_rows
 from simulator import Cluster, ClusterSpec
 from simulator.cluster.layout import JobSpec
 from store.telemetry.buckets import SampleRollups, StepRollups
@@ -15,7 +16,6 @@ from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.rollup_sink import RollUpSink
 from streams.runtime.write_buffer import RowBuffer
-from tests.e2e.undisturbed import roll_up_rows
 from tests.roll_ups import unpacked
 from tests.streams.runtime.kafka.test_moved_keys import NOW, Brokers
 

@@ -37,7 +37,7 @@ def main() -> int:
     model = DistributedDataParallel(layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     timer = StepTimer(coords={"dp": torch.distributed.get_rank()})  # hook
-    model.register_comm_hook(timer, _timed_all_reduce)  # hook
+    model.register_comm_hook(timer, timed_all_reduce)  # hook
 
     for _ in range(options.steps):
         with timer.step(tokens=options.batch):  # hook
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 # DDP checks these annotations when the hook is registered.
-def _timed_all_reduce(
+def timed_all_reduce(
     timer: StepTimer, bucket: torch.distributed.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """Average one bucket of gradients and wait for it, in the step's wait phase."""

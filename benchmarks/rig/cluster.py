@@ -14,7 +14,7 @@ from pathlib import Path
 from servers.process import Process
 
 from benchmarks.rig.installation import SLOWRANK, Installation
-from benchmarks.rig.network import Node, small_disk
+from benchmarks.rig.network import FABRIC, Node, small_disk
 
 RANKS_PER_NODE = 2
 _PORT = 29500
@@ -29,10 +29,23 @@ class Ended(RuntimeError):
 
 
 class Cluster:
-    """Nodes and job of the name ``name``; every attempt at a job has an id of its own."""
+    """Nodes and job of the name ``name``; every attempt at a job has an id of its own.
 
-    def __init__(self, name: str, nodes: list[Node], installation: Installation, *, device: float) -> None:
+    ``torch``: an interpreter that has PyTorch, for a job of DistributedDataParallel instead of numpy.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        nodes: list[Node],
+        installation: Installation,
+        *,
+        device: float,
+        torch: str | None = None,
+    ) -> None:
         self.name, self.nodes, self.installation, self.device = name, nodes, installation, device
+        job = "benchmarks.rig.torch_rank" if torch else "benchmarks.rig.rank"
+        self._rank = [torch or sys.executable, "-m", job]
         self.ranks: list[Process] = []
         self.exporters: dict[str, Process] = {}
         self.job = ""
@@ -78,7 +91,7 @@ class Cluster:
             f"{self.node_of(rank).address}:{_PORT + rank}" for rank in range(self.world_size)
         )
         options = ["--addresses", addresses, "--device", str(self.device), "--extra", str(extra)]
-        argv = [sys.executable, "-m", "benchmarks.rig.rank", *options]
+        argv = [*self._rank, *options]
         self.ranks = []
         try:
             for rank in range(self.world_size):
@@ -87,6 +100,7 @@ class Cluster:
                     "LOCAL_RANK": str(rank % RANKS_PER_NODE),
                     "WORLD_SIZE": str(self.world_size),
                     "SLOWRANK_JOB_ID": job,
+                    "GLOO_SOCKET_IFNAME": FABRIC,
                 }
                 log = f"{job}-rank{rank}.log"
                 process = self.installation.spawn(self.node_of(rank).command(*argv), log, identity)

@@ -3,6 +3,7 @@
     --fault NAME   one of the table (repeat for several; all without it)
     --runs N       runs of each fault
     --quiet MIN    a healthy job for so many minutes instead, beside a neighbour that loads CPU and memory
+    --torch PYTHON an interpreter with PyTorch, for a job of DistributedDataParallel over gloo
     --json FILE    where the figures go (benchmarks/results/rig.json)
 
 Needs root, for network namespaces; all addresses are inside them. Exit status 1 when a fault was missed.
@@ -144,13 +145,15 @@ def _warm_up(cluster: Cluster, job: str) -> tuple[float, int]:
 
 
 @contextmanager
-def clusters(installation: Installation, count: int, device: float) -> Iterator[list[Cluster]]:
+def clusters(
+    installation: Installation, count: int, device: float, torch: str | None
+) -> Iterator[list[Cluster]]:
     """Start ``count`` clusters side by side."""
     with ExitStack() as stack:
         made = []
         for number in range(count):
             nodes = [Node(f"r{number}-n{n}", number * NODES + n) for n in range(NODES)]
-            made.append(Cluster(f"rig{number}", nodes, installation, device=device))
+            made.append(Cluster(f"rig{number}", nodes, installation, device=device, torch=torch))
             stack.enter_context(made[-1].up())
         yield made
 
@@ -162,7 +165,7 @@ def run_faults(
     chosen = [FAULTS[name] for name in options.fault or FAULTS]
     queue = [(fault, number) for fault in chosen for number in range(options.runs)]
     runs: list[Run] = []
-    with clusters(installation, min(options.clusters, len(queue)), options.device) as made:
+    with clusters(installation, min(options.clusters, len(queue)), options.device, options.torch) as made:
         free = list(made)
 
         def one(fault: Fault, number: int) -> Run:
@@ -201,7 +204,7 @@ def describe(run: Run) -> str:
 
 def run_quiet(options: argparse.Namespace, installation: Installation) -> dict[str, object]:
     """Run a healthy job, half of the time beside a neighbour; return what was found nevertheless."""
-    with clusters(installation, 1, options.device) as (cluster,):
+    with clusters(installation, 1, options.device, options.torch) as (cluster,):
         watch = Watch(installation, cluster.name)
         ends = time.monotonic() + 60 * options.quiet
         with ExitStack() as stack, cluster.training("quiet", isolated=not options.noisy):
@@ -297,6 +300,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", type=float, default=DEVICE_SECONDS, help="device time of a step, seconds")
     parser.add_argument("--quiet", type=float, default=0.0, help="minutes of a healthy job instead of faults")
     parser.add_argument("--noisy", action="store_true", help="without priority for ranks, beside a neighbour")
+    parser.add_argument("--torch", help="an interpreter with PyTorch: train with DistributedDataParallel")
     parser.add_argument("--home", help="folder for logs; a temporary one without it")
     parser.add_argument("--json", default=str(RESULTS), help="file for the figures, empty for none")
     return parser.parse_args(argv)

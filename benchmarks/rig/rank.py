@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,36 +19,14 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.rig.ring import Ring
+from benchmarks.rig.user_code import FOREVER_SECONDS, UserCode
 from examples.numpy_training import BATCH, Network, accumulate, load
 from slowrank import StepTimer
 
 T = TypeVar("T")
 
-FOREVER_SECONDS = 86_400.0
 # Chosen: a collection or a checkpoint now and then is what healthy jobs have too.
 _CHECKPOINT_STEPS, _CHECKPOINT_SECONDS = 50, 1.0
-
-
-class UserCode:
-    """What runs in a step besides the model; signals make it slow, or never end."""
-
-    def __init__(self, extra: float) -> None:
-        self._extra, self._slow, self._stuck = extra, False, False
-        signal.signal(signal.SIGUSR1, self._toggle)
-        signal.signal(signal.SIGUSR2, self._stick)
-
-    def run(self) -> None:
-        """Sleep as long as the signals so far demand."""
-        if self._stuck:
-            time.sleep(FOREVER_SECONDS)
-        if self._slow:
-            time.sleep(self._extra)
-
-    def _toggle(self, *_: object) -> None:
-        self._slow = not self._slow
-
-    def _stick(self, *_: object) -> None:
-        self._stuck = True
 
 
 def train(ring: Ring, options: argparse.Namespace) -> None:

@@ -20,6 +20,8 @@ from benchmarks.rig.relay import relayed
 # Of what the rank uses, in microseconds of wall time. The rank waits most of a step, and its step then takes
 # some four times as long as its work.
 _QUOTA_SHARE, _QUOTA_PERIOD = 0.25, 1_000_000
+# More than the minute from which workers measure clocks by when records come.
+_CLOCK_AHEAD = "+90s"
 
 Make = Callable[[Cluster, int], AbstractContextManager[None]]
 """Makes the fault on a rank, or on its node, for as long as the context lasts."""
@@ -131,6 +133,20 @@ def _frozen_exporter(cluster: Cluster, rank: int) -> Iterator[None]:
 
 
 @contextmanager
+def _clock_ahead(cluster: Cluster, rank: int) -> Iterator[None]:
+    """Restart the exporter of a node under a clock that is ahead: namespaces share that of the machine."""
+    node = cluster.node_of(rank)
+    cluster.stop_exporter(node)
+    # The monotonic clock of a node whose date is wrong is right.
+    cluster.start_exporter(node, "env", "FAKETIME_DONT_FAKE_MONOTONIC=1", "faketime", "-f", _CLOCK_AHEAD)
+    try:
+        yield
+    finally:
+        cluster.stop_exporter(node)
+        cluster.start_exporter(node)
+
+
+@contextmanager
 def _full_disk(cluster: Cluster, rank: int) -> Iterator[None]:
     filler = cluster.spool(cluster.node_of(rank)) / "filler"
     _fill(filler)
@@ -222,6 +238,14 @@ FAULTS = {
             frozenset({"exporter.stale"}),
             30.0,
             meaning="an exporter is stopped (SIGSTOP)",
+        ),
+        Fault(
+            "clock",
+            _clock_ahead,
+            "node",
+            frozenset({"host.clock_skew"}),
+            30.0,
+            meaning="the clock of an exporter is 90 s ahead (libfaketime)",
         ),
         Fault(
             "full-disk",

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 from servers import kafka, timescale
+from servers.debian import ensure_commands
 from servers.process import Process
 
 from benchmarks.rig.network import HUB_ADDRESS
@@ -29,9 +30,10 @@ _SETTINGS = {"SLOWRANK_STREAMS_REBUILD_MINUTES": "1", "SLOWRANK_TOPIC_PARTITIONS
 
 
 def prepare() -> None:
-    """Download Kafka and TimescaleDB, once: in the hub's namespace there is no way out."""
+    """Download Kafka, TimescaleDB and libfaketime, once: in the hub's namespace there is no way out."""
     kafka.install()
     timescale.install()
+    ensure_commands({"faketime": "faketime"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,14 +90,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--nodes", type=int, default=4000)
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--partitions", type=int, default=8)
-    parser.add_argument("--workers", type=int, default=1, help="stream workers of each role")
     parser.add_argument("--home", help="folder for logs and the recorded load; a temporary one without it")
     parser.add_argument("--json", help="file for the figures")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="slowrank-capacity-") as folder:
         home = Path(options.home or folder)
         home.mkdir(parents=True, exist_ok=True)
-        figures = run(home, options.nodes, options.seconds, options.partitions, options.workers)
+        figures = run(home, options.nodes, options.seconds, options.partitions)
     _print(figures)
     if options.json:
         shown = {name: getattr(figures, name) for name in Figures.__slots__}
@@ -105,15 +104,13 @@ def main(argv: list[str]) -> int:
     return int(not figures.sustained)
 
 
-def run(home: Path, nodes: int, seconds: int, partitions: int, workers: int = 1) -> Figures:
+def run(home: Path, nodes: int, seconds: int, partitions: int) -> Figures:
     """Record the load of a fleet, start an installation, send, and return the figures."""
     file = home / "load"
     start = time.time() + _recording_seconds(file, nodes, seconds, partitions)
     load = Load(nodes=nodes, seconds=seconds, partitions=partitions, start=float(int(start)))
     count = record(load, file)
     with installed(home, partitions) as made:
-        for _ in range(workers - 1):
-            made.add_host()
         if time.time() > load.start:
             raise TimeoutError("recording the load took longer than its first second suggested; run it again")
         argv = [sys.executable, "-m", "benchmarks.capacity.load", str(file), made.bootstrap, str(load.start)]
@@ -135,13 +132,13 @@ def _recording_seconds(file: Path, nodes: int, seconds: int, partitions: int) ->
 async def _watch(made: Installation, load: Load, sender: subprocess.Popen[str]) -> list[Moment]:
     """Look at the installation every few seconds until everything that was sent is processed."""
     moments: list[Moment] = []
-    pids = made.pids() | {"load": [sender.pid]}
+    pids = made.pids() | {"load": sender.pid}
     probe = Probe(made.bootstrap, "slowrank-detect")
     end = load.start + load.seconds
     try:
         while True:
             lag = await _lag(probe)
-            moments.append(Moment(time.time(), lag, {role: usage(*of_it) for role, of_it in pids.items()}))
+            moments.append(Moment(time.time(), lag, {role: usage(pid) for role, pid in pids.items()}))
             done = sender.poll() is not None and not any(lag.values())
             # Webhooks of the last seconds are still on their way.
             if (done and time.time() > end + WEBHOOK_SECONDS) or time.time() > end + _DRAIN_SECONDS:

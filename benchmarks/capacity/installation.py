@@ -115,13 +115,12 @@ class Installation:
         self.start(name, "streams", "run", SLOWRANK_STREAMS_RUNTIME_DIR=str(folder))
         self.wait_ready(others + 1)
 
-    def pids(self) -> dict[str, list[int]]:
-        """Return the pids by role: the stream workers of all hosts apart, all else with its descendants."""
-        found = {name: [process.pid] for name, process in self.processes.items() if name not in self.hosts}
-        for child in (child for host in self.hosts for child in self.processes[host].children()):
-            if role := _role(child.pid):
-                found.setdefault(role, []).append(child.pid)
-        return found | {"kafka": [self.brokers.process(1).pid], "database": [self.database.process.pid]}
+    def pids(self) -> dict[str, int]:
+        """Return the pids by role: stream workers of the first host apart, all else with its descendants."""
+        found = {name: process.pid for name, process in self.processes.items() if name not in self.hosts}
+        workers = [child.pid for child in self.processes[_HOST].children()]
+        found |= {_role(pid): pid for pid in workers if _role(pid)}
+        return found | {"kafka": self.brokers.process(1).pid, "database": self.database.process.pid}
 
 
 def _role(pid: int) -> str:

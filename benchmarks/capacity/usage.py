@@ -21,19 +21,19 @@ class Usage:
     bytes: int
 
 
-def usage(*pids: int) -> Usage:
-    """Return what processes and all of their descendants use; nothing of those that have ended."""
+def usage(pid: int) -> Usage:
+    """Return what a process and all of its descendants use; nothing when it has ended."""
     stats = {int(entry.name): _stat(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
     stats = {member: stat for member, stat in stats.items() if stat}
-    tree = _descendants(pids, {child: int(stat[_PARENT]) for child, stat in stats.items()})
+    tree = _descendants(pid, {child: int(stat[_PARENT]) for child, stat in stats.items()})
     found = [stats[member] for member in tree if member in stats]
     # User and system time of the process and of the children that it has waited for.
     ticks = sum(int(field) for stat in found for field in stat[_USER : _USER + 4])
     return Usage(ticks / _TICKS, _PAGE * sum(int(stat[_RESIDENT]) for stat in found))
 
 
-def _descendants(pids: Iterable[int], parents: dict[int, int]) -> Iterable[int]:
-    found, fresh = set(pids), set(pids)
+def _descendants(pid: int, parents: dict[int, int]) -> Iterable[int]:
+    found, fresh = {pid}, {pid}
     while fresh:
         fresh = {child for child, parent in parents.items() if parent in fresh} - found
         found |= fresh

@@ -379,6 +379,16 @@ KINDS: dict[str, Kind] = {
         heals_like="congestion",
         transfers="slowing",
     ),
+    "link.tcp_loss": Kind(
+        title="{place} loses TCP segments in both directions",
+        meaning="TCP segments to and from a node are lost",
+        phrase="lost TCP segments",
+        action="CHECK_NETWORK",
+        text="Check cable, switch port and network driver of {place}: TCP segments to and from it are lost.",
+        explained_by=(FABRIC, "link.nic_errors", "link.nic_flap"),
+        heals_like="congestion",
+        transfers="slowing",
+    ),
     "link.pcie_downgrade": Kind(
         title="{place} runs on a narrowed PCIe link",
         meaning="fewer PCIe lanes or an older generation than there should be",

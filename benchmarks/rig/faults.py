@@ -168,7 +168,14 @@ def _fill(path: Path) -> None:
 _HANG = frozenset({"hang.job", "hang.rank_missing"})
 _SLOW = frozenset({"straggler.fail_slow", "straggler.intermittent"})
 _LINK = frozenset(
-    {"link.nic_slow", "link.nic_flap", "link.nic_errors", "straggler.job_wide", "straggler.fail_slow"}
+    {
+        "link.nic_slow",
+        "link.nic_flap",
+        "link.nic_errors",
+        "link.tcp_loss",
+        "straggler.job_wide",
+        "straggler.fail_slow",
+    }
 )
 
 FAULTS = {

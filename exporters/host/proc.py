@@ -1,4 +1,4 @@
-"""The host as /proc shows it: CPU, run queue, memory, faults, pressure."""
+"""The host as /proc shows it: CPU, run queue, memory, faults, pressure, TCP."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +12,16 @@ _CPU_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "st
 # The kB of /proc/meminfo are 1024 bytes.
 _KIBIBYTE = 1024
 _PRESSURES = ("cpu", "memory", "io")
+
+# Files of /proc/net and the counters read there (proc_pid_net(5)): SNMP names to ours.
+_TCP = {
+    "snmp": {
+        ("Tcp", "OutSegs"): "host.tcp.sent_segments_total",
+        ("Tcp", "InSegs"): "host.tcp.received_segments_total",
+        ("Tcp", "RetransSegs"): "host.tcp.retransmitted_segments_total",
+    },
+    "netstat": {("TcpExt", "TCPOFOQueue"): "host.tcp.out_of_order_segments_total"},
+}
 
 _LINUX, _PSI = "Linux", "a kernel with pressure stall information (psi=1)"
 _COLUMNS = {
@@ -27,6 +37,7 @@ _COLUMNS = {
     "host.oom_kills_total": _LINUX,
     "host.major_page_faults_total": _LINUX,
     **{f"host.pressure.{name}_some_ratio": _PSI for name in _PRESSURES},
+    **{column: _LINUX for counters in _TCP.values() for column in counters.values()},
 }
 
 
@@ -51,6 +62,7 @@ class HostCollector:
                 **_memory(_table(read_text(self._proc / "meminfo"))),
                 **_vm(_table(read_text(self._proc / "vmstat"))),
                 **{f"host.pressure.{name}_some_ratio": self._pressure(name, now) for name in _PRESSURES},
+                **self._tcp(),
             }
         )
 
@@ -79,6 +91,14 @@ class HostCollector:
             "host.cpu.steal_ratio": spent["steal"] / total,
         }
 
+    def _tcp(self) -> Columns:
+        """Return the counters of the network namespace of this process."""
+        found: dict[str, Value] = {}
+        for file, counters in _TCP.items():
+            held = _protocols(read_text(self._proc / "net" / file))
+            found |= {column: held.get(name) for name, column in counters.items()}
+        return found
+
     def _pressure(self, resource: str, now: Instant) -> Value:
         """Return the share of time since the last tick in which some task waited for ``resource``."""
         some = _table(read_text(self._proc / "pressure" / resource)).get("some", [])
@@ -99,6 +119,17 @@ def _table(text: str | None) -> dict[str, list[str]]:
     """Return lines of the form ``name value...`` by name."""
     lines = (line.split() for line in (text or "").splitlines())
     return {line[0].rstrip(":"): line[1:] for line in lines if line}
+
+
+def _protocols(text: str | None) -> dict[tuple[str, str], int | None]:
+    """Return the counters of pairs of lines, ``Tcp: NAME...`` and ``Tcp: VALUE...``, by protocol and name."""
+    lines = [line.split() for line in (text or "").splitlines()]
+    return {
+        (names[0].rstrip(":"), name): parse_int(value)
+        for names, values in zip(lines[::2], lines[1::2], strict=False)
+        if names and values and names[0] == values[0]
+        for name, value in zip(names[1:], values[1:], strict=False)
+    }
 
 
 def _first(table: Mapping[str, list[str]], name: str) -> int | None:

@@ -163,6 +163,10 @@ NODE_EXPORTER: dict[str, tuple[Rule, ...]] = {
     "node_vmstat_oom_kill": _host("oom_kills_total"),
     "node_vmstat_pgmajfault": _host("major_page_faults_total"),
     "node_context_switches_total": _host("context_switches_total"),
+    "node_netstat_Tcp_OutSegs": _host("tcp.sent_segments_total"),
+    "node_netstat_Tcp_InSegs": _host("tcp.received_segments_total"),
+    "node_netstat_Tcp_RetransSegs": _host("tcp.retransmitted_segments_total"),
+    "node_netstat_TcpExt_TCPOFOQueue": _host("tcp.out_of_order_segments_total"),
     **{
         f"node_pressure_{name}_waiting_seconds_total": _host(f"pressure.{name}_some_ratio", how="rate")
         for name in ("cpu", "memory", "io")

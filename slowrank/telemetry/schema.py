@@ -175,6 +175,10 @@ HOST_COLUMNS = (
     _counter("exporter.spool_dropped_total", "1", "delta"),
     _counter("exporter.step_rows_dropped_total", "1", "delta"),
     _gauge("exporter.spool_free_bytes", "By", since=3),
+    _counter("host.tcp.sent_segments_total", "1", since=4),
+    _counter("host.tcp.received_segments_total", "1", since=4),
+    _counter("host.tcp.retransmitted_segments_total", "1", since=4),
+    _counter("host.tcp.out_of_order_segments_total", "1", since=4),
 )
 
 STEP_V1 = Block(

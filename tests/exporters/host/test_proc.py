@@ -10,6 +10,8 @@ FILES = {
     "meminfo": "MemTotal:       25276 kB\nMemFree: 1 kB\nMemAvailable:   20000 kB\n",
     "vmstat": "nr_free_pages 1\npgmajfault 42\noom_kill 2\n",
     "pressure/cpu": "some avg10=1.84 avg60=1.01 avg300=0.69 total=1000000\nfull avg10=0.00 total=0\n",
+    "net/snmp": "Ip: InReceives\nIp: 9\nTcp: MaxConn InSegs OutSegs RetransSegs\nTcp: -1 700 600 5\n",
+    "net/netstat": "TcpExt: SyncookiesSent TCPOFOQueue\nTcpExt: 0 4\nIpExt: InOctets\nIpExt: 1\n",
 }
 
 
@@ -30,6 +32,29 @@ def test_counters_and_gauges_come_from_their_files(proc, instants):
     assert host["host.oom_kills_total"] == 2
     assert host["host.major_page_faults_total"] == 42
     assert host["host.context_switches_total"] == 5000
+
+
+TCP = ("sent", "received", "retransmitted", "out_of_order")
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, [600, 700, 5, 4]),
+        ({"net/snmp": "Tcp: InSegs OutSegs\nTcp: 700 600\n"}, [600, 700, None, 4]),
+        ({"net/snmp": "Tcp: InSegs OutSegs\nTcp: 700\n"}, [None, 700, None, 4]),
+        ({"net/snmp": "Tcp: InSegs OutSegs\n", "net/netstat": ""}, [None] * 4),
+        (
+            {"net/snmp": "Tcp: InSegs\nUdp: 7\n", "net/netstat": "TcpExt: TCPOFOQueue\nTcpExt: x\n"},
+            [None] * 4,
+        ),
+    ],
+)
+def test_segments_are_those_of_the_network_namespace(proc, write_tree, instants, files, expected):
+    """What a kernel does not count, and lines that do not belong together, are not read."""
+    write_tree(files)
+    host = HostCollector(proc).collect(instants(0)).host
+    assert [host[f"host.tcp.{name}_segments_total"] for name in TCP] == expected
 
 
 def test_ratios_are_over_the_last_tick(proc, write_tree, instants):

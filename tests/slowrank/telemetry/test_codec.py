@@ -309,7 +309,7 @@ BAD = [
     ("unknown_version", some_steps(v=0)),
     ("unknown_version", an_event(v=7)),
     ("unknown_schema", a_sample(schema=0)),
-    ("unknown_schema", a_sample(schema=4)),
+    ("unknown_schema", a_sample(schema=5)),
     ("unknown_schema", a_sample(schema=-1, row_bytes=SAMPLE_SCHEMAS[1].row_bytes)),
     ("unknown_schema", a_sample(schema=9, row_bytes=SAMPLE_SCHEMAS[1].row_bytes)),
     ("unknown_schema", a_sample(schema=9, row_bytes=(4, 4, 4))),
@@ -441,11 +441,11 @@ def appended(block, name, dtype):
     return Block((*block.columns, Column(name, "1", dtype, "gauge")))
 
 
-SAMPLES_V4 = SampleSchema(
-    4,
-    gpu=appended(SAMPLE_SCHEMAS[3].gpu, "gpu.new_ratio", "<f4"),
-    nic=SAMPLE_SCHEMAS[3].nic,
-    host=appended(SAMPLE_SCHEMAS[3].host, "host.new_total", "<i8"),
+SAMPLES_V5 = SampleSchema(
+    5,
+    gpu=appended(SAMPLE_SCHEMAS[4].gpu, "gpu.new_ratio", "<f4"),
+    nic=SAMPLE_SCHEMAS[4].nic,
+    host=appended(SAMPLE_SCHEMAS[4].host, "host.new_total", "<i8"),
 )
 STEPS_V3 = StepSchema(3, appended(STEP_SCHEMAS[2].rows, "host_seconds", "<f8"))
 
@@ -453,7 +453,7 @@ STEPS_V3 = StepSchema(3, appended(STEP_SCHEMAS[2].rows, "host_seconds", "<f8"))
 @pytest.fixture
 def newer(monkeypatch):
     """A schema more in each registry: a new reader and writer."""
-    monkeypatch.setitem(SAMPLE_SCHEMAS, 4, SAMPLES_V4)
+    monkeypatch.setitem(SAMPLE_SCHEMAS, 5, SAMPLES_V5)
     monkeypatch.setitem(STEP_SCHEMAS, 3, STEPS_V3)
 
 
@@ -463,11 +463,11 @@ def newer_sample():
         {"gpu.xid_events_total": 3},
     ]
     return a_sample(
-        schema=4,
-        row_bytes=SAMPLES_V4.row_bytes,
-        gpu=pack(SAMPLES_V4.gpu, gpus),
-        nic=pack(SAMPLES_V4.nic, [{"nic.port.up": 1.0, RNR: 5}]),
-        host=pack(SAMPLES_V4.host, [{"host.load1": 2.0, "host.new_total": 7}]),
+        schema=5,
+        row_bytes=SAMPLES_V5.row_bytes,
+        gpu=pack(SAMPLES_V5.gpu, gpus),
+        nic=pack(SAMPLES_V5.nic, [{"nic.port.up": 1.0, RNR: 5}]),
+        host=pack(SAMPLES_V5.host, [{"host.load1": 2.0, "host.new_total": 7}]),
     )
 
 
@@ -479,11 +479,11 @@ def newer_steps():
 def test_an_old_reader_reads_what_it_knows_of_a_new_record():
     """A record of a later schema is cut to the newest known one, with the known columns intact."""
     sample, steps_ = decode_sample(encode(newer_sample())), decode_steps(encode(newer_steps()))
-    assert (sample.schema, steps_.schema) == (3, 2)
-    gpus = list(unpack(SAMPLE_SCHEMAS[3].gpu, sample.gpu))
+    assert (sample.schema, steps_.schema) == (4, 2)
+    gpus = list(unpack(SAMPLE_SCHEMAS[4].gpu, sample.gpu))
     assert (gpus[0]["gpu.power_watts"], gpus[1]["gpu.xid_events_total"]) == (400.0, 3)
-    assert next(unpack(SAMPLE_SCHEMAS[3].nic, sample.nic))[RNR] == 5
-    assert next(unpack(SAMPLE_SCHEMAS[3].host, sample.host))["host.load1"] == 2.0
+    assert next(unpack(SAMPLE_SCHEMAS[4].nic, sample.nic))[RNR] == 5
+    assert next(unpack(SAMPLE_SCHEMAS[4].host, sample.host))["host.load1"] == 2.0
     rows = list(unpack(STEP_SCHEMAS[2].rows, steps_.rows))
     assert [(r["step"], r["rank"], r["compute_seconds"]) for r in rows] == [(4, 1, 1.5)] * 2
     assert check_sample(sample) == sample
@@ -495,7 +495,7 @@ def test_a_new_reader_reads_both_new_and_old_records():
     """A later reader sees the new columns, and reads an old record with the old layout."""
     sample, steps_ = decode_sample(encode(newer_sample())), decode_steps(encode(newer_steps()))
     assert (sample, steps_) == (newer_sample(), newer_steps())
-    assert next(unpack(SAMPLE_SCHEMAS[4].gpu, sample.gpu))["gpu.new_ratio"] == 0.5
+    assert next(unpack(SAMPLE_SCHEMAS[5].gpu, sample.gpu))["gpu.new_ratio"] == 0.5
     assert next(unpack(STEP_SCHEMAS[3].rows, steps_.rows))["host_seconds"] == pytest.approx(0.1)
     old = decode_sample(encode(a_sample()))
     assert old.schema == 1
@@ -539,6 +539,15 @@ def test_the_third_sample_schema_only_appends_to_the_second():
     assert third.row_bytes == (208, 176, 100)
 
 
+def test_the_fourth_sample_schema_only_appends_to_the_third():
+    """Four counters of TCP at the end of the host."""
+    third, fourth = SAMPLE_SCHEMAS[3], SAMPLE_SCHEMAS[4]
+    assert (fourth.gpu, fourth.nic) == (third.gpu, third.nic)
+    assert fourth.host.names[: len(third.host.names)] == third.host.names
+    assert {name.rpartition(".")[0] for name in fourth.host.names[len(third.host.names) :]} == {"host.tcp"}
+    assert fourth.row_bytes == (208, 176, 132)
+
+
 ports = st.lists(values_of(SAMPLE_SCHEMAS[2].nic), max_size=3)
 
 
@@ -549,7 +558,7 @@ def test_a_reader_of_the_first_sample_schema_reads_the_second(held):
     ids = tuple(f"mlx5_{i}/1" for i in range(len(held)))
     sent = encode(a_sample(schema=2, row_bytes=second.row_bytes, nic_ids=ids, nic=pack(second.nic, held)))
     with pytest.MonkeyPatch.context() as patch:
-        for later in (2, 3):
+        for later in (2, 3, 4):
             patch.delitem(SAMPLE_SCHEMAS, later)
         read = decode_sample(sent)
     assert (read.schema, read.row_bytes) == (1, first.row_bytes)
@@ -571,18 +580,18 @@ def test_a_reader_of_the_second_sample_schema_reads_the_first(held):
 
 @pytest.mark.usefixtures("newer")
 def test_a_schema_skipped_by_the_reader_still_reads():
-    """A record two schemas ahead is cut to the newest known one, which then is schema 4."""
-    fifth = replace(SAMPLES_V4, id=5, nic=appended(SAMPLES_V4.nic, "nic.port.new", "<f4"))
-    nic = pack(fifth.nic, [{"nic.port.up": 1.0, RNR: 5, "nic.port.new": 2.0}])
+    """A record two schemas ahead is cut to the newest known one, which then is schema 5."""
+    sixth = replace(SAMPLES_V5, id=6, nic=appended(SAMPLES_V5.nic, "nic.port.new", "<f4"))
+    nic = pack(sixth.nic, [{"nic.port.up": 1.0, RNR: 5, "nic.port.new": 2.0}])
     record = decode_sample(
-        encode(msgspec.structs.replace(newer_sample(), schema=5, row_bytes=fifth.row_bytes, nic=nic))
+        encode(msgspec.structs.replace(newer_sample(), schema=6, row_bytes=sixth.row_bytes, nic=nic))
     )
-    assert (record.schema, record.nic) == (4, newer_sample().nic)
+    assert (record.schema, record.nic) == (5, newer_sample().nic)
 
 
 def test_a_later_schema_that_lies_about_its_rows_is_refused():
     """Row sizes that do not fit the bytes, or shrink a block, are refused."""
-    gpu, nic, host = SAMPLES_V4.row_bytes
+    gpu, nic, host = SAMPLES_V5.row_bytes
     for sizes, reason in [((gpu + 4, nic, host), "column_length"), ((gpu, nic - 8, host), "unknown_schema")]:
         with pytest.raises(BadRecord) as refused:
             decode_sample(encode(msgspec.structs.replace(newer_sample(), row_bytes=sizes)))

@@ -11,7 +11,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.cluster.layout import ClusterSpec, one_job
 from simulator.faults.fault import Fault
 from slowrank.telemetry import NodeSample, encode
-from slowrank.telemetry.schema import SAMPLE_SCHEMAS
+from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 from streams.config.detector_catalogue import NAMES, RULES
 from streams.node import registry
 from streams.node.batch import Batch, Devices, Shape
@@ -63,7 +63,7 @@ class Bench:
     """Detectors up to one under test, over one block: those before it make the columns that it reads."""
 
     def __init__(self, name: str, size: int = NODES) -> None:
-        shape = Shape(2, GPUS, 2)
+        shape = Shape(CURRENT_SAMPLE_SCHEMA, GPUS, 2)
         names = [*FACTORIES, "ToyDetector"]
         factories = {**FACTORIES, "ToyDetector": ToyDetector}
         made = [factories[n](shape, size, CONFIG) for n in names[: names.index(name) + 1]]
@@ -111,7 +111,9 @@ def test_counters_are_columns_of_the_schema(name):
     """What a detector asks for, every block with the current schema can give it."""
     detector = Bench(name).detector
     for owner, counters in detector.counters.items():
-        known = {c.name for c in SAMPLE_SCHEMAS[2].block(owner).columns if c.kind == "counter"}
+        known = {
+            c.name for c in SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA].block(owner).columns if c.kind == "counter"
+        }
         assert set(counters) <= known
 
 

@@ -45,6 +45,7 @@ DETECTORS = (
     Detector("counters", "error counters that rise"),
     Detector("states", "throttle reasons, link widths and other states that hold"),
     Detector("waiting_ports", "ports in which data waits longer than usual and than in the node's others"),
+    Detector("tcp_loss", "nodes that lose TCP segments in both directions"),
     Detector("pairwise", "links, from delays between pairs of nodes where a prober measures them"),
     Detector("domains", "racks, switches and rails that fail as a whole; a trial of it finds nothing"),
     Detector("events", "XIDs and other events of the kernel log and the driver"),

@@ -15,7 +15,7 @@ from streams.node.detectors.level_changes import level_changes
 from streams.node.detectors.port_history import PortHistory
 from streams.node.detectors.port_wait import PortWait
 from streams.node.detectors.read_times import ReadTimes
-from streams.node.detectors.tcp_loss import tcp_loss
+from streams.node.detectors.tcp_loss import TcpLoss
 from streams.node.rules.counter_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
 from streams.node.rules.rule_engine import CountRules, StateRules
 from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
@@ -39,7 +39,7 @@ NODE_DETECTORS: tuple[NodeDetectorFactory, ...] = (
     IdleNodes,
     PortWait,
     ExporterHealth,
-    tcp_loss,
+    TcpLoss,
 )
 
 

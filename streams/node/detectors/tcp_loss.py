@@ -11,6 +11,7 @@ from streams.debounce import ConditionBank, Debounce, Key
 from streams.node.batch import Batch, Shape
 from streams.node.conditions import observe
 from streams.node.config import NodeConfig
+from streams.node.counters import Increase
 from streams.node.detector import Found, Increases, Origin
 from streams.suspicions import Claim, Location
 
@@ -36,24 +37,23 @@ class TcpLoss:
     """Raises nodes that lose a hundredth of the TCP segments both to and from them.
 
     Where one direction alone loses, the other end of a connection shows as much: W retransmits what X misses.
-    What a node retransmits of what it sent, and receives out of order of what it received, are both high only
-    where its own link or stack loses. Sums decay over ``WINDOW_SECONDS``.
+    What a node retransmits of what it sent, and receives out of order of what it received, are both high
+    where its own link or stack loses, and where much of its traffic goes to and comes from one node that
+    does: then both are raised, that node with the larger share. Sums decay over ``WINDOW_SECONDS``. In a
+    block whose schema lacks the counters nothing is raised, and what was is cleared.
     """
 
-    counters: Mapping[Owner, tuple[str, ...]] = {"host": _COUNTERS}
-
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, shape: Shape, nodes: int, config: NodeConfig) -> None:
+        known = set(_COUNTERS) <= set(SAMPLE_SCHEMAS[shape.schema].host.names)
+        self.counters: Mapping[Owner, tuple[str, ...]] = {"host": _COUNTERS} if known else {}
         self._sums = np.zeros((nodes, len(_COUNTERS)))
         self._conditions = ConditionBank(nodes)
 
     def update(self, batch: Batch, increases: Increases) -> Found:
         """Add the increases of the batch to the windows; return the nodes that lose segments."""
-        host = increases["host"]
-        risen = np.nan_to_num(host.of_all(_COUNTERS)[:, :, 0])
-        seconds = np.nan_to_num(host.seconds_of(SENT), nan=np.inf)
-        self._sums[batch.rows] = self._sums[batch.rows] * np.exp(-seconds / WINDOW_SECONDS) + risen
-        sums = self._sums[batch.rows]
-        loss = _both_ways(sums)
+        if self.counters:
+            self._add(batch, increases["host"])
+        loss = _both_ways(self._sums[batch.rows])
         active = {(int(k), _LOSES) for k in np.flatnonzero(loss >= LOSS)}
 
         def claim(k: int, _key: Key) -> Claim:
@@ -71,14 +71,13 @@ class TcpLoss:
 
     def carry(self, node: int, source: "TcpLoss", origin: Origin) -> None:
         """Take over window and condition."""
-        self._sums[node] = source._sums[origin.row]
+        self._sums[node] = source._sums[origin.row] if self.counters else 0.0
         self._conditions.carry(node, source._conditions, origin.row)
 
-
-def tcp_loss(shape: Shape, nodes: int, config: NodeConfig) -> TcpLoss | None:
-    """Return the detector; None where the schema lacks the counters."""
-    known = SAMPLE_SCHEMAS[shape.schema].host.names
-    return TcpLoss(nodes) if set(_COUNTERS) <= set(known) else None
+    def _add(self, batch: Batch, host: Increase) -> None:
+        risen = np.nan_to_num(host.of_all(_COUNTERS)[:, :, 0])
+        seconds = np.nan_to_num(host.seconds_of(SENT), nan=np.inf)
+        self._sums[batch.rows] = self._sums[batch.rows] * np.exp(-seconds / WINDOW_SECONDS) + risen
 
 
 def _both_ways(sums: FloatArray) -> FloatArray:

@@ -10,6 +10,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.cluster.layout import ClusterSpec, one_job
 from simulator.faults.fault import Fault
 from slowrank.telemetry import NodeEvent, NodeSample, Record, Suspicion, encode
+from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, NIC_V1, SAMPLE_SCHEMAS
 from streams.columns import spread
 from streams.node.batching import BatchBySecond
@@ -195,6 +196,27 @@ def test_devices_that_come_and_go_take_no_lasting_room():
     ((shape, blocks),) = fleet.blocks.items()
     assert len(blocks) == 1
     assert shape.nics <= 4 * 2 + SPARE_DEVICES
+
+
+@pytest.mark.parametrize("schemas", [sorted(SAMPLE_SCHEMAS), sorted(SAMPLE_SCHEMAS, reverse=True)])
+def test_a_node_goes_on_when_its_exporter_is_of_another_version(schemas):
+    """An upgrade of the exporter, or the way back, is no reboot: the node moves to a block of that schema."""
+    fleet = NodeTable(NodeConfig())
+    for t, schema in enumerate(n for n in schemas for _ in range(3)):
+        layout = SAMPLE_SCHEMAS[schema]
+        sample = NodeSample(
+            schema=schema,
+            cluster="c",
+            node="n",
+            boot_id="b",
+            seq=t,
+            ts=START + t,
+            gpu_ids=("g",),
+            gpu=pack(layout.gpu, [{}]),
+            host=pack(layout.host, [{}]),
+        )
+        fleet.update([sample])
+        assert {shape.schema for shape in fleet.blocks} == {schema}
 
 
 def test_pages_of_departed_nodes_are_given_back():

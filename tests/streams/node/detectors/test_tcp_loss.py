@@ -8,6 +8,7 @@ from simulator.cluster.layout import ClusterSpec
 from slowrank.telemetry import NodeSample
 from slowrank.telemetry.columns import pack, unpack
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS
+from streams.config.toml_file import tuning_of
 from streams.pipeline import local_pipeline
 
 NAMES = ("sent", "received", "retransmitted", "out_of_order")
@@ -15,10 +16,11 @@ HEALTHY = (2000, 2000, 0, 0)
 ONSET, SECONDS, NODE = 20, 120, "sim-0001"
 
 
-def opened(rates, until=SECONDS):
+def opened(rates, until=SECONDS, tuning=None):
     """Return (kind, node) -> seconds since onset; one node has ``rates`` of segments a second."""
     cluster = Cluster(ClusterSpec(nodes=3, gpus=1, nics=1), seed=4)
-    pipeline, counts, found = local_pipeline(), dict[str, list[int]](), dict[tuple[str, str | None], float]()
+    pipeline, counts = local_pipeline(tuning), dict[str, list[int]]()
+    found = dict[tuple[str, str | None], float]()
     begun = cluster.spec.start + ONSET
     for record in cluster.run(SECONDS):
         if isinstance(record, NodeSample):
@@ -61,3 +63,9 @@ def test_a_node_that_loses_in_both_directions_is_named(rates, within):
 def test_a_burst_is_no_finding():
     """Loss for ten seconds, as of an incast, has gone before it counts."""
     assert opened((2000, 2000, 60, 60), until=10) == {}
+
+
+def test_it_can_be_switched_off():
+    """By its name in the settings, as any other."""
+    off = tuning_of({"detectors": {"tcp_loss": {"mode": "off"}}}, file="f")
+    assert opened((2000, 2000, 60, 60), tuning=off) == {}

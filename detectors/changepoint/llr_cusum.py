@@ -136,6 +136,11 @@ class LlrCusumBank:
         self.age[:, rank] = steps
         self.best = self.levels.max(axis=0)
 
+    def drop(self, ranks: npt.NDArray[np.bool_]) -> None:
+        """Forget the evidence against some ``ranks`` [ranks]."""
+        self.levels[:, ranks], self.age[:, ranks] = 0.0, 0
+        self.best = self.levels.max(axis=0)
+
     def sharp(self, sigma: Floats) -> Floats:
         """The largest evidence [ranks] over effects far above the noise: one healthy step takes it back."""
         sharp: Floats = np.where(self._delta >= _SHARP_SIGMAS * sigma, self.levels, 0.0).max(axis=0)

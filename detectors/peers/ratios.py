@@ -17,7 +17,8 @@ rest of the rank's replica deviates by in the step, since all its ranks work on 
 
 Learnt after 20 settled steps: whether ranks share a wall clock, from the coefficient of variation of step
 times over ranks, and roles, where no coordinates are given, from gaps between the ranks' usual times; where
-they are, classes of machines within roles (``node_effects.slow_class``).
+they are, classes of machines within roles (``node_effects.slow_class``). Then and later: positions, whose
+ranks take longer at the same steps, as those of a popular expert do (``positions``).
 
 Arrays are [ranks] per step, [steps, ranks] over the window; NaN was not read.
 """
@@ -32,6 +33,7 @@ from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
 from detectors.peers.node_effects import slow_class, suspected
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
+from detectors.peers.positions import Positions
 from detectors.peers.replicas import Replicas
 from detectors.peers.roles import is_regular, looks_like_stage, split_by_gap
 from detectors.peers.shards import Shards
@@ -56,6 +58,10 @@ _ASYNCHRONOUS_WORK = 0.02
 # known to 0.2 % at a noise of 0.5 %; a fit over 200 steps is costly.
 _LEVEL_STEPS = 10
 _WORK_REFIT = 50
+
+# Steps after which positions are sought, and from one look to the next later on. Chosen: an expert lasts some
+# tens of steps, and a look takes as long as ten steps of a large job.
+_POSITIONS_SOON, _POSITIONS_AGAIN = (20, 40, 80, 160), 320
 
 # Amounts or replicas explain the work if the spread falls to this share. Chosen: any fit takes a little away.
 _WORK_GAIN = 0.7
@@ -99,8 +105,8 @@ class Ratios:
     """The last steps of a job as comparable numbers; ``roles`` [ranks] or None when coordinates are unknown.
 
     ``replicas`` holds which ranks work on the same batch, in other stages or shards of the model, ``shards``
-    which have the same part of a layer, ``nodes`` [ranks] which share a machine. ``left_out`` are those whose
-    machines are suspected: no rank is compared with them.
+    which have the same part of a layer, ``nodes`` [ranks] which share a machine, ``positions`` which may take
+    longer together. ``left_out`` are those whose machines are suspected: no rank is compared with them.
     ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
     and have a ``common_clock`` when they do not: then ranks cannot be compared. ``cost`` is the last fit of
@@ -115,6 +121,7 @@ class Ratios:
         replicas: Replicas | None = None,
         shards: Shards | None = None,
         nodes: Ints | None = None,
+        positions: Positions | None = None,
     ) -> None:
         self.config = config
         self.ranks = ranks
@@ -130,8 +137,12 @@ class Ratios:
         self.work: WorkModel | None = None
         self.cost: WorkModel | None = None
         self.shards = shards
+        if positions is None:
+            none = Positions((), self.nodes.index)
+            positions = none if self.roles_known else Positions.from_numbers(np.arange(ranks), none.node)
+        self.positions = positions
         self._replicas = replicas
-        self._share_batches = False
+        self._share_batches = self._has_positions = False
         self.settled = 0
         self.first_number: int | None = None
         self.started = self.first_ts = float("nan")
@@ -171,8 +182,9 @@ class Ratios:
             self.settled += 1
         return changed
 
-    def learn(self) -> None:
-        """Learn from the steps so far: levels, job kind, work, asynchrony, roles. Called at times."""
+    def learn(self) -> bool:
+        """Learn from the steps so far: levels, job kind, work, asynchrony, roles, positions. Called at times;
+        return whether ranks are compared with others from now on."""
         if self._level is None and self.settled >= _LEVEL_STEPS:
             self._level = nan_median(self.history.last("v", _LEVEL_STEPS))
         if self.settled == self.config.learn:
@@ -184,7 +196,10 @@ class Ratios:
             self._learn_roles()
         elif self.settled == self.config.learn and not self.asynchronous:
             self._learn_classes()
+        look = self.settled in _POSITIONS_SOON or self.settled % _POSITIONS_AGAIN == 0
+        regrouped = look and self.settled >= self.config.learn and self._learn_positions()
         self.kind = classify(self._last_ratios())
+        return regrouped
 
     def leave_out(self, suspects: Bools) -> None:
         """Compare with no rank on the machines that the ``suspects`` [ranks] make suspect, in the steps held
@@ -337,8 +352,21 @@ class Ratios:
         self._roles_settled = True
         v = self.history.last("v", self.config.learn)
         if not self.asynchronous:
-            self.groups = PeerGroups.of(_classes(v, floor=self.config.floor))
+            self.groups = PeerGroups.of(self.positions.regular(_classes(v, floor=self.config.floor)))
         self._rewrite(v, self._role_ratio(v))
+
+    def _learn_positions(self) -> bool:
+        """Ranks of one position that take longer at the same steps are a role, if need be a small one."""
+        if self._has_positions or self.asynchronous or self.left_out.any():
+            return False
+        steps = min(self.settled, self.config.history)
+        finer = self.positions.refine(self.history.last("role", steps), self.groups)
+        if finer is None:
+            return False
+        self.groups, self._has_positions = finer, True
+        v = self.history.last("v", steps)
+        self._rewrite(v, self._role_ratio(v))
+        return True
 
     def _learn_classes(self) -> None:
         """With coordinates: machines that are as much slower from the start are roles of their own."""

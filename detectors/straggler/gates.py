@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.peers.node_effects import slow_class
-from detectors.peers.peers import MIN_PEERS
+from detectors.peers.peers import MIN_PEERS, group_quantile
 from detectors.peers.ratios import Ratios
 from detectors.peers.roles import looks_like_stage
 from detectors.peers.shards import Shards
@@ -61,6 +61,9 @@ _HALF = 0.5
 # Chosen, shares of the rank's excess: waiting more than the first is a victim's, less than the second a
 # culprit's. Between them waiting decides nothing: collectives and pipeline bubbles are in it too.
 _WAITS_MORE, _WAITS_LESS = 0.5, -0.3
+
+# The quantile of a role that is usual while up to nearly two thirds of it are slow (``since_start``).
+_USUAL = 0.35
 
 # Chosen: ranks that make a pattern; two may both be slow.
 _POSITION = 3
@@ -186,10 +189,15 @@ def _stands_alone(ratios: Ratios, found: Candidate) -> bool:
 def is_position(ratios: Ratios, rank: int, effect: Floats) -> bool:
     """Return whether every k-th rank became as slow, by ``effect`` [ranks]: without coordinates, a position
     of the layer, such as an expert that is popular (``shards``)."""
-    ranks = np.arange(ratios.ranks)
-    strides = [k for k in range(2, ratios.ranks // _POSITION + 1) if ratios.ranks % k == 0]
-    positions = Shards(tuple(ranks % k for k in strides), ratios.nodes.index)
-    return positions.explain(effect, rank, np.ones(ratios.ranks, dtype=np.bool_))
+    slow, parts = effect >= _HALF * effect[rank], []
+    for each, stage, label in ratios.positions.partitions:
+        same, mates = label == label[rank], stage == stage[rank]
+        # Of two groups in a row others than positions make as much, and a slow machine has ranks of each.
+        most = np.count_nonzero(slow & same) > _HALF * np.count_nonzero(slow & mates)
+        if most and np.count_nonzero(same) >= _POSITION * each:
+            parts.append(label)
+    everyone = np.ones(ratios.ranks, dtype=np.bool_)
+    return Shards(tuple(parts), ratios.nodes.index).explain(effect, rank, everyone)
 
 
 def _wanders(ratios: Ratios, found: Candidate) -> bool:
@@ -252,8 +260,15 @@ def _grown(ratios: Ratios, found: Candidate, amount: Floats) -> float:
 
 def _is_class(ratios: Ratios, found: Candidate) -> bool:
     """Return whether several whole machines have been as slow since the first step: a class of machines, of
-    another model or under a power limit, and no as many faults that began before the job."""
-    return bool(slow_class(found.effect, ratios.nodes, least=_HALF * found.size)[found.rank])
+    another model or under a power limit, and no as many faults that began before the job; or whether most of
+    its role is as slow, and the others are a class of faster ones."""
+    groups, least = ratios.groups, _HALF * found.size
+    role = groups.index == groups.index[found.rank]
+    if role.sum() >= FEW and np.mean(found.effect[role] >= least) > _HALF:
+        return True
+    # Of a role of which half is slow, the median is neither's.
+    over_usual = found.effect - groups.spread_out(group_quantile(found.effect, groups, _USUAL))
+    return any(slow_class(e, ratios.nodes, least=least)[found.rank] for e in (found.effect, over_usual))
 
 
 def _scatter_of_blocks(x: Floats, length: int) -> float:

@@ -34,6 +34,7 @@ from detectors.job.slow_network import NetworkWatch
 from detectors.peers.job_kind import VARIABLE_DISPERSION
 from detectors.peers.node_effects import LATELY, alike, scatter, step_noise
 from detectors.peers.peers import MIN_PEERS, PeerGroups
+from detectors.peers.positions import Positions
 from detectors.peers.ratios import Ratios, StepTimes
 from detectors.peers.replicas import Replicas
 from detectors.peers.shards import Shards
@@ -89,7 +90,7 @@ class StragglerDetector:
     ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch, ``shards`` who
     has the same part of a layer, ``nodes`` [ranks] who shares a machine, ``tensor_groups`` [ranks] the
     tensor-parallel group (-1: none), ``shared_work`` who gets more work together, ``families`` the parallel
-    groups over several machines; None: unknown.
+    groups over several machines, ``positions`` who may take longer at the same steps; None: unknown.
 
     Per step and timing: ratios to the right peers (``Ratios``), log-likelihood CUSUMs of them
     (``TimingChannel``), gates on each rank newly over its threshold (``gates``). Compute is examined first:
@@ -109,8 +110,9 @@ class StragglerDetector:
         tensor_groups: Ints | None = None,
         shared_work: SharedWork | None = None,
         families: GroupFamilies | None = None,
+        positions: Positions | None = None,
     ) -> None:
-        self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes)
+        self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes, positions)
         self.channels: dict[Timing, TimingChannel] = {name: TimingChannel(ranks) for name in TIMINGS}
         self.pace_spread = 0.0
         self._tensor_groups = tensor_groups
@@ -142,7 +144,8 @@ class StragglerDetector:
         if not ratios.settled:
             return StepResult(slow=since_start)
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
-            ratios.learn()
+            if ratios.learn():
+                self.channels["compute"].forget()
             self._refit()
         # All ranks of a synchronous job take the slowest one's step: without compute times no rank stands
         # out.

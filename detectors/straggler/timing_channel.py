@@ -140,6 +140,13 @@ class TimingChannel:
         """Take a rank as slow from now on, by ``size``, until ``settle`` returns it."""
         self.raised[rank], self.size[rank], self.job_pace[rank] = True, size, job_pace
 
+    def forget(self) -> None:
+        """Drop baselines and the evidence of ranks that are not slow: they are compared with others now."""
+        self.noise = None
+        self.change.drop(~self.raised)
+        self.lasting.drop(~self.raised)
+        self.intermittence = IntermittenceCounter(self.raised.size)
+
     @property
     def free(self) -> Bools:
         """Ranks without notable evidence, whose baseline may follow what they do."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from detectors.peers.positions import Positions
 from detectors.peers.replicas import Replicas
 from detectors.peers.roles import roles_from_coords
 from detectors.peers.shards import Shards
@@ -23,7 +24,10 @@ def make_core(
     places = [dict(identities[r].coords) for r in roster]
     nodes, tensor_groups = nodes_of(roster, identities), tensor_groups_of(roster, identities)
     if sum("pp" in p or "dp" in p for p in places) < len(places):
-        return StragglerDetector(len(roster), None, config, nodes=nodes, tensor_groups=tensor_groups)
+        positions = Positions.from_numbers(np.array(roster, dtype=np.intp), nodes)
+        return StragglerDetector(
+            len(roster), None, config, nodes=nodes, tensor_groups=tensor_groups, positions=positions
+        )
     coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
     return StragglerDetector(
         len(roster),
@@ -35,6 +39,7 @@ def make_core(
         tensor_groups=tensor_groups,
         shared_work=SharedWork.from_coords(coords, nodes),
         families=GroupFamilies.from_coords(coords, nodes),
+        positions=Positions.from_coords(coords, nodes),
     )
 
 

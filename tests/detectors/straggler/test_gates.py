@@ -9,16 +9,16 @@ from detectors.straggler.step_detector import StragglerDetector
 STEPS, RANKS = 800, 8
 
 
-def named(compute, *, roles=True, per_node=8):
-    """Return the ranks found slow in ``compute`` [steps, ranks] of a job seen in its middle."""
+def named(compute, *, roles=True, per_node=8, nodes=None, first=500):
+    """Return the ranks found slow in ``compute`` [steps, ranks] of a job seen from step ``first`` on."""
     ranks = compute.shape[1]
     known = np.zeros(ranks, dtype=np.intp) if roles else None
-    core = StragglerDetector(ranks, known, nodes=np.arange(ranks) // per_node)
+    core = StragglerDetector(ranks, known, nodes=np.arange(ranks) // per_node if nodes is None else nodes)
     nan, found = np.full(ranks, np.nan), set()
     for number, work in enumerate(compute):
         step = np.full(ranks, work.max() + 0.1)
         times = StepTimes(
-            number=500 + number, ts=np.full(ranks, 1e9 + 2.0 * number), step=step, compute=work,
+            number=first + number, ts=np.full(ranks, 1e9 + 2.0 * number), step=step, compute=work,
             wait=step - work - 0.1, data=nan, comm=nan, checkpoint=nan, tokens=nan,
         )  # fmt: skip
         found |= {slow.rank for slow in core.update(times).slow}
@@ -79,3 +79,38 @@ def test_in_uneven_work_a_small_slowdown_is_named_when_it_lasts(steps, expected)
     compute = np.exp(0.03 * np.random.default_rng(1).normal(size=(200 + steps, 24)))
     compute[200:, 4] *= 1.045
     assert named(compute) == expected
+
+
+def hot_experts(seed, *, ranks=48, positions=4):
+    """Return compute [steps, ranks] where each 20 steps another position is 3 to 8 % longer, in noise of some
+    tens of steps."""
+    rng = np.random.default_rng(seed)
+    parts = range(ranks // RANKS)
+    log = np.hstack([slow_noise(seed * 10 + part, sd=0.005, steps=15.0) for part in parts])[:400]
+    for start in range(0, 400, 20):
+        log[start : start + 20, rng.integers(positions) :: positions] += rng.uniform(0.03, 0.08)
+    return np.exp(log)
+
+
+@pytest.mark.parametrize("seed", [1, 6])
+def test_experts_that_are_popular_in_turn_accuse_no_rank_without_coordinates(seed):
+    """Only some ranks of the position pass the threshold; they are compared with the others of it."""
+    compute = hot_experts(seed)
+    assert named(compute, roles=False, per_node=4) == set()
+    compute[200:, 9] *= 1.1
+    assert named(compute, roles=False, per_node=4) == {9}
+
+
+def test_what_most_of_a_role_takes_is_usual():
+    """Of 25 ranks 16, on one machine, take twice as long since the start: the others are quick."""
+    node = np.repeat([0, 1], [16, 9])
+    compute = np.exp(0.01 * np.random.default_rng(3).normal(size=(60, 25)))
+    compute[:, node == 0] *= 2.5
+    assert named(compute, nodes=node, first=0) == set()
+
+
+def test_a_machine_that_is_most_of_a_stage_is_no_position():
+    """Every third rank of the third stage is slow to three quarters, and so are the others of its machine."""
+    compute = np.exp(0.01 * np.random.default_rng(2).normal(size=(200, 48)))
+    compute[120:, 24:32] *= 1.7
+    assert named(compute, roles=False) == set(range(24, 32))

@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+
+from detectors.peers.peers import PeerGroups
+from detectors.peers.positions import Positions
+
+STEPS = 60
+
+
+def logs(ranks, *, seed=0, noise=0.01):
+    return np.random.default_rng(seed).normal(0.0, noise, (STEPS, ranks))
+
+
+def hot(x, where, *, by=0.05, steps=slice(20, 40)):
+    x[steps, np.asarray(where, dtype=np.intp if isinstance(where, list) else None)] += by
+    return x
+
+
+def refined(x, *, gpus=8, numbers=None, roles=None):
+    ranks = np.arange(x.shape[1])
+    numbers = ranks if numbers is None else np.asarray(numbers)
+    groups = PeerGroups.of(np.zeros_like(ranks) if roles is None else roles)
+    found = Positions.from_numbers(numbers, numbers // gpus).refine(x, groups)
+    return None if found is None else found.index.tolist()
+
+
+@pytest.mark.parametrize(("each", "positions"), [(1, 2), (1, 4), (2, 2), (4, 2)])
+def test_an_expert_that_is_popular_for_a_while_shows_its_position(each, positions):
+    """Every k-th rank, or every k-th tensor-parallel group of b ranks."""
+    at = np.arange(32) // each % positions
+    x = hot(hot(logs(32), at == 0), at == 1, steps=slice(45, 60))
+    assert refined(x, gpus=4 if each == 1 else 8) == at.tolist()
+
+
+def test_stages_have_experts_of_their_own():
+    """One is popular in the first half of the ranks only: all halves of positions are told apart."""
+    ranks = np.arange(64)
+    found = refined(hot(logs(64), (ranks < 32) & (ranks % 2 == 0)))
+    assert found == (ranks // 32 * 2 + ranks % 2).tolist()
+
+
+def test_positions_go_by_the_number_of_a_rank_not_by_its_place():
+    """With rank 5 lost, those after it stand one place earlier."""
+    numbers = np.delete(np.arange(24), 5)
+    assert refined(hot(logs(23), numbers % 2 == 1), numbers=numbers) == (numbers % 2).tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("slow", [[], [3], list(range(8, 16)), [0, 1, 2, 3]])
+def test_slow_ranks_and_machines_are_no_position(slow, seed):
+    """Noise, one rank, a machine, or half of one, however much slower."""
+    assert refined(hot(logs(32, seed=seed), slow, by=0.3)) is None
+
+
+def test_noise_of_machines_is_no_position():
+    """Every second machine is one of four: what machines have in common shows in few of them."""
+    rng = np.random.default_rng(1)
+    assert (
+        refined(logs(32) + np.repeat(rng.normal(0.0, 0.03, 4), 8)[None] * np.linspace(-1, 1, STEPS)[:, None])
+        is None
+    )
+
+
+def test_lasting_differences_are_no_position():
+    """What never changes is the ranks' usual time."""
+    assert refined(logs(32) + 0.1 * (np.arange(32) % 2)) is None
+
+
+def test_positions_leave_each_rank_three_peers():
+    """Of 12 ranks at four positions each has two: they are compared as they are."""
+    assert refined(hot(logs(12), np.arange(12) % 4 == 0)) is None
+
+
+def test_with_coordinates_the_experts_alone_are_positions():
+    """Where they are few, their groups may be as small as four."""
+    ep, node = np.tile([0, 1], 4), np.zeros(8, dtype=np.intp)
+    everyone = PeerGroups.of(node)
+    x = hot(logs(8), ep == 1)
+    found = Positions.from_coords({"ep": ep}, node).refine(x, everyone)
+    assert found is not None
+    assert found.index.tolist() == ep.tolist()
+    for coords in ({}, {"ep": np.full(8, -1)}, {"ep": np.zeros(8, dtype=np.intp)}):
+        assert Positions.from_coords(coords, node).refine(x, everyone) is None
+
+
+@pytest.mark.parametrize(
+    ("roles", "regular"),
+    [
+        ([0, 1] * 9 + [0, 0], [0, 1] * 10),
+        ([0] * 10 + [1] * 9 + [0], [0] * 10 + [1] * 10),
+        ([0] * 11 + [1] * 9, [0] * 10 + [1] * 10),
+        ([0] * 15 + [1] * 5, None),
+        ([0] * 16 + [1] * 4, None),
+        ([0] * 20, [0] * 20),
+        ([0, 0, 1, 1, 0, 1, 0, 1, 1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1], None),
+    ],
+)
+def test_few_ranks_are_put_into_the_role_of_their_position(roles, regular):
+    """One of 20 that was held up while roles were learnt; roles that follow no positions stay as they are."""
+    ranks = np.arange(20)
+    found = Positions.from_numbers(ranks, ranks // 4).regular(np.array(roles))
+    assert found.tolist() == (regular or roles)

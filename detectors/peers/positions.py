@@ -78,17 +78,16 @@ class Positions:
         """Build from the ranks' numbers in their job: every b, k and s that divide the number of ranks."""
         world = int(numbers.max(initial=0)) + 1
         found: dict[bytes, tuple[int, Ints, Ints]] = {}
-        for n in (world // s for s in _STAGES if world % s == 0):
+        stages = {
+            world // s: np.asarray(numbers // (world // s), dtype=np.intp) for s in _STAGES if world % s == 0
+        }
+        for n, stage in stages.items():
             for b in (b for b in _TENSOR if n % b == 0):
                 # A class of one tensor-parallel group is that group, which may be slow.
                 for k in (k for k in range(2, min(n // b // 2, _MOST * n // world) + 1) if n // b % k == 0):
-                    stage = np.asarray(numbers // n, dtype=np.intp)
                     label = np.asarray(stage * k + numbers // b % k, dtype=np.intp)
                     found.setdefault(label.tobytes(), (b, stage, label))
-        stages = tuple(
-            np.asarray(numbers // (world // s), dtype=np.intp) for s in _STAGES[1:] if world % s == 0
-        )
-        return cls(tuple(found.values()), node, stages)
+        return cls(tuple(found.values()), node, tuple(stages.values())[1:])
 
     def refine(self, x: Floats, groups: PeerGroups) -> PeerGroups | None:
         """Return the ``groups`` divided by position, by log ratios ``x`` [steps, ranks] to them; None where

@@ -175,7 +175,8 @@ class Ratios:
         changed = self.source not in (None, source)
         if changed:
             self.settled, self._level, self.work, self._roles_settled = 0, None, None, self.roles_known
-            self._share_batches, self.left_out = False, np.zeros(self.ranks, dtype=np.bool_)
+            self._share_batches = self._has_positions = False
+            self.left_out = np.zeros(self.ranks, dtype=np.bool_)
         self.source = source
         self._push(t, seconds)
         if self.settled or self._has_settled(t.number):

@@ -3,6 +3,8 @@ import pytest
 
 from detectors.peers.peers import PeerGroups
 from detectors.peers.positions import Positions
+from detectors.peers.ratios import Ratios, StepTimes
+from detectors.straggler.config import StragglerConfig
 
 STEPS = 60
 
@@ -100,3 +102,21 @@ def test_few_ranks_are_put_into_the_role_of_their_position(roles, regular):
     ranks = np.arange(20)
     found = Positions.from_numbers(ranks, ranks // 4).regular(np.array(roles))
     assert found.tolist() == (regular or roles)
+
+
+def test_positions_are_sought_again_when_other_times_are_compared():
+    """For some steps no rank reports its compute: roles are learnt anew afterwards, and positions too."""
+    at, ratios, nan = np.arange(32) % 2, Ratios(32, None, StragglerConfig()), np.full(32, np.nan)
+    work = np.exp(np.vstack([hot(logs(32), at == 0), logs(32)[:6], hot(logs(32, seed=1), at == 1)]))
+    for number, compute in enumerate(work):
+        step = np.full(32, compute.max() + 0.1)
+        reported = nan if STEPS <= number < STEPS + 6 else compute
+        ratios.observe(
+            StepTimes(
+                number=500 + number, ts=np.full(32, 1e9 + number), step=step, compute=reported, wait=nan,
+                data=nan, comm=nan, checkpoint=nan, tokens=nan,
+            )
+        )  # fmt: skip
+        ratios.learn()
+        if number in (STEPS - 1, len(work) - 1):
+            assert ratios.groups.index.tolist() == at.tolist()

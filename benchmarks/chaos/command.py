@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import subprocess
 import sys
 import tempfile
@@ -111,6 +112,8 @@ def run(home: Path, load: Load, name: str) -> Outcome:
 
     Raises ``TimeoutError`` when the machine is too slow to prepare it in time.
     """
+    # Brokers that are away are part of the plan.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     disturbance, logs = DISTURBANCES[name], home / name
     logs.mkdir()
     # Of this moment: telemetry that is older than a minute is taken for a recording.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,9 @@ from benchmarks.chaos.story import SENDERS, messages
 
 _GIVE_UP_MS = 600_000
 """An exporter keeps what it cannot send in its spool; here that is the queue of the client."""
+
+_AGAIN_MS = 500
+"""An exporter tries again to reach its brokers after as long."""
 
 _SEES_GROWTH_MS = (1_000, 10_000, 20_000, 30_000)
 """Age at which each client looks again how many partitions there are: an exporter does within 30 s."""
@@ -49,6 +53,7 @@ async def _export(bootstrap: str, spool: asyncio.Queue[_Message | None], metadat
         compression_type="zstd",
         request_timeout_ms=_GIVE_UP_MS,
         metadata_max_age_ms=metadata_ms,
+        retry_backoff_ms=_AGAIN_MS,
     )
     await producer.start()
     try:
@@ -74,6 +79,8 @@ async def _export(bootstrap: str, spool: asyncio.Queue[_Message | None], metadat
 
 def main(argv: list[str]) -> int:
     """Send the file ``argv[0]`` to the brokers ``argv[1]`` from Unix time ``argv[2]`` on, and report."""
+    # Brokers that are away are part of the plan.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     print(json.dumps({"sent": asyncio.run(send(Path(argv[0]), argv[1], float(argv[2])))}))
     return 0
 

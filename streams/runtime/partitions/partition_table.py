@@ -17,7 +17,7 @@ from streams.runtime.kafka.producer import until_done
 from streams.runtime.partitions.clock_offsets import ClockCorrector, Node
 from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.partitions.partition import PartitionState
-from streams.runtime.partitions.reorder_buffer import ReorderBuffer
+from streams.runtime.partitions.reorder_buffer import LONGEST_SECONDS, ReorderBuffer
 from streams.runtime.partitions.saved_state import Parts, Wanted, rest_of_log
 from streams.runtime.snapshots.snapshot_file import Mark, Refused, Snapshot
 from streams.runtime.snapshots.snapshot_folder import mark_of
@@ -361,7 +361,19 @@ class PartitionTable(Generic[S]):
         return 0 if self._moves is None else self._moves.placement.partitions(place[0])
 
     async def _past(self, wanted: Wanted) -> AsyncIterator[Message]:
-        """Yield the past messages of a partition's keys; those in the keys' former partitions first."""
+        """Yield the past messages of a partition's keys; those in the keys' former partitions first.
+
+        Where keys moved, the last of them are held back and count anew: whoever read the partition before
+        may have held them back, too. An output that comes twice changes nothing.
+        """
+        order = self._orders.get(wanted.place) if self._cuts.get(wanted.place) else None
+        async for message in self._logged(wanted):
+            if order is not None and message.timestamp > wanted.timestamp - LONGEST_SECONDS:
+                order.pause(self._context.now())
+                order = None
+            yield message
+
+    async def _logged(self, wanted: Wanted) -> AsyncIterator[Message]:
         topic, partition = wanted.place
         for source, cut in self._cuts.get(wanted.place, {}).items():
             async for message in self._context.reread(topic, source, wanted.since, cut):

@@ -103,6 +103,11 @@ def said(brokers):
     return {(s.kind, s.subject.node) for s in found if s.kind != UNHEARD_KIND}
 
 
+def raised(brokers):
+    found = (s for s in brokers.suspicions if isinstance(s, Suspicion) and s.state == "raise")
+    return {(s.kind, s.subject.node, s.ts) for s in found if s.kind != UNHEARD_KIND}
+
+
 async def play(records, *, learns, grows=NOW + 60, restarts=()):
     """Feed records second by second; each node's exporter learns of the growth after so many seconds."""
     brokers = Brokers()
@@ -181,6 +186,17 @@ def test_what_changed_before_the_growth_is_compared_with_after():
     expected = said(asyncio.run(play(records, learns={}, grows=NOW + 1000)))
     assert expected
     assert said(asyncio.run(play(records, learns={}, grows=NOW + 115))) == expected
+
+
+@pytest.mark.slow
+def test_what_was_held_back_when_a_partition_is_built_again_still_counts():
+    """Records of moved keys wait for those that are sent on; the worker is replaced meanwhile."""
+    number = next(n for n in range(12) if is_mover(f"node-{n}"))
+    records = fleet(200, low_clock=(number, 1, 125))
+    calm = asyncio.run(play(records, learns={}, grows=NOW + 1000))
+    (found,) = {int(ts) for *_, ts in raised(calm)}
+    moved = asyncio.run(play(records, learns={}, grows=found - 3.0, restarts=(found + 4,)))
+    assert raised(moved) == raised(calm)
 
 
 @pytest.mark.parametrize("read_first", [True, False])

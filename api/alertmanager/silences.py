@@ -24,10 +24,10 @@ router = APIRouter(
 )
 
 
+# Clients send what they read back, with fields of later releases.
 class PostedSilence(SilenceBody, extra="ignore"):
     """A silence of Alertmanager's form; with the ``id`` of one that has not ended it replaces that."""
 
-    # Clients send what they read back, with fields of later releases.
     id: str | None = Field(default=None, max_length=64)
     createdBy: str = Field(
         default="", max_length=128, description="A name for people; the key stays beside it."

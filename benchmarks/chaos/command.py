@@ -34,14 +34,14 @@ from streams.runtime.faust_app import Role
 from streams.runtime.kafka.message import PartitionId
 from streams.runtime.kafka.offsets import Probe
 
+# Share of the load after which something breaks: a slow GPU is being found, and a port begins to flap.
 ACT_AT = 0.4
-"""Share of the load after which something breaks: a slow GPU is being found, and a port begins to flap."""
+# Between GPUs that are lost: what delays findings for so long shows in a webhook.
 XID_SECONDS = 5.0
-"""Between GPUs that are lost: what delays findings for so long shows in a webhook."""
+# After the last record was processed: ten seconds later the whole cluster counts as silent.
 _UNHEARD_SECONDS = 20.0
-"""After the last record was processed: ten seconds later the whole cluster counts as silent."""
+# Until the last rows are stored, for which event time has to pass.
 _SETTLE_SECONDS = 75.0
-"""Until the last rows are stored, for which event time has to pass."""
 _CATCH_UP_SECONDS = 240.0
 _LOOK_SECONDS = 0.5
 

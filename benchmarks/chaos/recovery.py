@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+# Before a disturbance, in which is looked what is usual.
 USUAL_SECONDS = 20.0
-"""Before a disturbance, in which is looked what is usual."""
+# Above the most that was seen then. Chosen: offsets are committed once a second.
 MARGIN_SECONDS = 1.0
-"""Above the most that was seen then. Chosen: offsets are committed once a second."""
 
 
 @dataclass(frozen=True, slots=True)

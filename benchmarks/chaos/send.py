@@ -13,14 +13,14 @@ from aiokafka import AIOKafkaProducer
 
 from benchmarks.chaos.story import SENDERS, messages
 
+# An exporter keeps what it cannot send in its spool; here that is the queue of the client.
 _GIVE_UP_MS = 600_000
-"""An exporter keeps what it cannot send in its spool; here that is the queue of the client."""
 
+# An exporter tries again to reach its brokers after as long.
 _AGAIN_MS = 500
-"""An exporter tries again to reach its brokers after as long."""
 
+# Age at which each client looks again how many partitions there are: an exporter does within 30 s.
 _SEES_GROWTH_MS = (1_000, 10_000, 20_000, 30_000)
-"""Age at which each client looks again how many partitions there are: an exporter does within 30 s."""
 
 _Message = tuple[str, bytes, bytes]
 

@@ -27,11 +27,11 @@ from streams.runtime.faust_app import Role
 from streams.runtime.kafka.record_producer import key_of, topic_of
 
 TOPICS = (NODE_SAMPLES, NODE_EVENTS, JOB_STEPS)
+# Topics of telemetry that each role reads; records of all but these are made by slowrank itself.
 READS: dict[Role, tuple[str, ...]] = {"detect": TOPICS, "sink": (NODE_SAMPLES, JOB_STEPS)}
-"""Topics of telemetry that each role reads; records of all but these are made by slowrank itself."""
 
+# Clients that stand for the exporters, each for a part of the nodes.
 SENDERS = 4
-"""Clients that stand for the exporters, each for a part of the nodes."""
 
 _HEAD = struct.Struct(">dBBHI")
 

@@ -13,12 +13,11 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from servers import kafka, timescale
 from servers.process import Process, wait_until
 
@@ -58,6 +57,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--workers", default="1,2", help="numbers of workers, with commas between")
     options = parser.parse_args(argv)
     counts = [int(count) for count in options.workers.split(",")]
+    if counts[0] != 1:
+        parser.error("argument --workers: begin with 1, which the others are compared with")
     with tempfile.TemporaryDirectory(prefix="slowrank-workers-") as folder:
         file = Path(folder) / "load"
         start = float(int(time.time())) - options.seconds
@@ -72,9 +73,8 @@ def main(argv: list[str]) -> int:
             rates = {
                 n: _measured(Path(folder), file, role, n, load.partitions, options.quota) for n in counts
             }
-            one = rates[counts[0]].records / counts[0]
             for number, rate in rates.items():
-                times = rate.records / one
+                times = rate.records / rates[1].records
                 cpu = 1e6 * rate.cpu_seconds
                 print(f"| {role} | {number} | {rate.records:,.0f} | {cpu:.0f} | {times:.2f} |")
                 reached &= number != 2 or times >= GOAL_TWO
@@ -151,8 +151,18 @@ async def _worked_off(file: Path, bootstrap: str, role: Role, pids: list[int]) -
                 assert sent.result()[1] == 0, "the broker refused records"
     finally:
         await probe.close()
-    times, records, spent = (np.array(column) for column in zip(*looks, strict=True))
-    within = (records > FIRST * total) & (records < LAST * total)
-    first, last = np.flatnonzero(within)[[0, -1]]
-    count = records[last] - records[first]
-    return Rate(count / (times[last] - times[first]), (spent[last] - spent[first]) / count)
+    return middle(looks, total)
+
+
+def middle(looks: Sequence[tuple[float, int, float]], total: int) -> Rate:
+    """Return how fast the middle of ``total`` records was worked off, by looks at the time, the records
+    processed and the CPU seconds spent. Raises ``ValueError`` where they show no progress in it.
+    """
+    within = [look for look in looks if FIRST * total < look[1] < LAST * total]
+    if not within or within[0][1] == within[-1][1]:
+        raise ValueError(
+            f"{total} records were worked off too fast to measure: take more --nodes or --seconds"
+        )
+    (began, before, spent), (ended, after, spent_then) = within[0], within[-1]
+    count = after - before
+    return Rate(count / (ended - began), (spent_then - spent) / count)

@@ -169,6 +169,7 @@ class _Beat:
     second: float
     arrival: int
     at: float
+    of_events: bool
 
 
 class FindingClock:
@@ -199,13 +200,15 @@ class FindingClock:
         self._arrivals += 1
         self._at += min(max(0.0, logged - self._logged), self.LONGEST_GAP_SECONDS)
         self._logged = max(self._logged, logged)
-        self._partitions[beat.cluster, beat.partition] = _Beat(beat.ts, self._arrivals, self._at)
+        self._partitions[beat.cluster, beat.partition] = _Beat(
+            beat.ts, self._arrivals, self._at, _is_of_events(beat.partition)
+        )
         oldest, first = self._at - self.PATIENCE_SECONDS, self._arrivals - self.ROUNDS * len(self._partitions)
         self._partitions = {
             key: b for key, b in self._partitions.items() if b.at >= oldest and b.arrival > first
         }
-        rare = {key: _is_of_events(key[1]) for key in self._partitions}
-        counted = [b.second for key, b in self._partitions.items() if all(rare.values()) or not rare[key]]
+        beats = self._partitions.values()
+        counted = [b.second for b in beats if not b.of_events] or [b.second for b in beats]
         return self.watermark.reach(min(counted, default=-math.inf))
 
 

@@ -54,8 +54,10 @@ class ReorderBuffer(Generic[T]):
         if len(self._usual) > self._most:
             self._forget(logged - FORGET_SECONDS)
         if delay > usual + LATE_SECONDS:
-            self._began = self._began if self._held else logged
-            self._until = min(logged + PATIENCE_SECONDS, self._began + LONGEST_SECONDS)
+            self._began = self._began if self.holds(logged) else logged
+            until = min(logged + PATIENCE_SECONDS, self._began + LONGEST_SECONDS)
+            # Not back: where the log is read again, records came late before the reader's own pause.
+            self._until = max(self._until, until)
         elif not self._held and logged >= self._until:
             return [item]
         self._held.append((ts, item))

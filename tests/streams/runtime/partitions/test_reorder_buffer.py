@@ -98,3 +98,14 @@ def test_senders_long_gone_are_forgotten():
             order.take(0.0, sender=f"node-{hour}-{n}", ts=3600.0 * hour, logged=3600.0 * hour + 0.3)
     assert len(order._usual) < 3 * 2400 + 4096
     assert order.take(0.0, sender="node-479-0", ts=1_727_999.0, logged=1_728_003.0) == []
+
+
+def test_a_pause_is_not_cut_short_by_a_record_that_came_late_before_it():
+    """Where the log is read again, what is late in it is older than the pause of the reader."""
+    order: ReorderBuffer[float] = ReorderBuffer()
+    for _, ts, logged in live("a"):
+        order.take(ts, sender="a", ts=ts, logged=logged)
+    order.pause(100.0)
+    read_again = [("a", 60.0, 65.0), *live("a", first=66, last=100)]
+    assert [o for _, ts, logged in read_again for o in order.take(ts, sender="a", ts=ts, logged=logged)] == []
+    assert order.reach(100.0 + PATIENCE_SECONDS) == [60.0, *map(float, range(66, 100))]

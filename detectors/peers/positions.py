@@ -11,10 +11,10 @@ and limited to 3 robust sigmas, and for the classes c that divide the roles, in 
 
 u_c the ranks of the class over b, or its machines where fewer and not each class has as many ranks on each of
 them, for what is on one machine has more in common: mean B / mean W is d = classes - roles where positions
-mean nothing, one rank or machine being slow or not (analysis of variance, Fisher 1925). Positions are taken
-for real from the chi-squared quantile of d on that noise exceeds in one of 100 jobs, as if steps were one:
-noise of hundreds of steps leaves about one that is independent. Of several partitions the one of fewest
-classes counts whose W is within a tenth of the least.
+mean nothing, one rank or machine being slow or not (analysis of variance, Fisher 1925). Positions are real
+where it exceeds the quantile of chi-squared with d degrees of freedom that noise exceeds in one of 100 jobs.
+All steps count as one observation: of noise that lasts for hundreds of steps about one is independent. Of
+several partitions the one of fewest classes counts whose W is within a tenth of the least.
 """
 
 import math

@@ -77,6 +77,8 @@ class TcpLoss:
     def _add(self, batch: Batch, host: Increase) -> None:
         risen = np.nan_to_num(host.of_all(_COUNTERS)[:, :, 0])
         seconds = np.nan_to_num(host.seconds_of(SENT), nan=np.inf)
+        # Of a longer time the last window counts, as if it was like the rest.
+        risen *= np.minimum(WINDOW_SECONDS / seconds, 1.0)
         self._sums[batch.rows] = self._sums[batch.rows] * np.exp(-seconds / WINDOW_SECONDS) + risen
 
 

@@ -16,8 +16,11 @@ HEALTHY = (2000, 2000, 0, 0)
 ONSET, SECONDS, NODE = 20, 120, "sim-0001"
 
 
-def opened(rates, until=SECONDS, tuning=None):
-    """Return (kind, node) -> seconds since onset; one node has ``rates`` of segments a second."""
+def opened(rates, until=SECONDS, tuning=None, sends=True):
+    """Return (kind, node) -> seconds since onset; one node has ``rates`` of segments a second.
+
+    ``sends``: whether its samples arrive meanwhile.
+    """
     cluster = Cluster(ClusterSpec(nodes=3, gpus=1, nics=1), seed=4)
     pipeline, counts = local_pipeline(tuning), dict[str, list[int]]()
     found = dict[tuple[str, str | None], float]()
@@ -34,6 +37,8 @@ def opened(rates, until=SECONDS, tuning=None):
                 for name, n in zip(NAMES, counts[record.node], strict=True)
             }
             record = msgspec.structs.replace(record, host=pack(block, [row | tcp]))
+            if hit and not sends:
+                continue
         for f in pipeline.process(record):
             if f.status == "open":
                 found.setdefault((f.kind, f.subject.node), f.detected_at - begun)
@@ -63,6 +68,12 @@ def test_a_node_that_loses_in_both_directions_is_named(rates, within):
 def test_a_burst_is_no_finding():
     """Loss for ten seconds, as of an incast, has gone before it counts."""
     assert opened((2000, 2000, 60, 60), until=10) == {}
+
+
+def test_loss_while_nothing_was_read_is_over():
+    """An exporter is back after a minute in which every fifth segment was lost, and none is any more."""
+    found = opened((2000, 2000, 400, 400), until=60, sends=False)
+    assert ("link.tcp_loss", NODE) not in found
 
 
 def test_it_can_be_switched_off():

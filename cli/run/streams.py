@@ -49,8 +49,9 @@ def run(role: Role = RoleName.all) -> None:
         [_worker_command(one) for one in roles],
         pulse=partial(pulse, settings.streams_runtime_dir),
         ended=partial(take_out, settings),
-        # A stalled worker ends itself after the stall time; a frozen process cannot, and is killed.
-        silent_seconds=4 * settings.streams_stall_seconds,
+        # A stalled worker ends itself after the stall time; a frozen process cannot, and is killed. Rounds
+        # of a worker that waits for brokers take a third of this at most (Probe.committed).
+        silent_seconds=2 * settings.streams_stall_seconds,
     )
     stop_on_signals(supervisor)
     take_out_dead(settings)

@@ -125,6 +125,10 @@ class Cluster:
 
         return wait(held, seconds=seconds, pause=pause)
 
+    def ended_rank(self) -> int | None:
+        """Return the first rank whose process has ended, if any."""
+        return next((rank for rank, process in enumerate(self.ranks) if not process.alive()), None)
+
     def measure_processor_use(self, rank: int, seconds: float = 2.0) -> None:
         """Measure for some steps which share of a processor a rank uses: ``processor_share``."""
         before = self._processor_seconds(rank)

@@ -64,6 +64,10 @@ class Run:
     others: tuple[str, ...]
 
 
+class NotTraining(RuntimeError):
+    """The training job does not run; the message gives the reason."""
+
+
 class Watch:
     """Polls the findings of a cluster and remembers when each was first seen open."""
 
@@ -137,11 +141,27 @@ def _rounded(seconds: float | None) -> float | None:
 def _warm_up(cluster: Cluster, job: str) -> tuple[float, int]:
     """Wait until the job has made its first steps; return when half of them were done, and how many."""
     installation = cluster.installation
-    if not cluster.wait(lambda: steps_reported(installation, job) >= WARM_STEPS // 2, seconds=_START_SECONDS):
-        raise TimeoutError(f"job {job} did not start; see {installation.home}/{job}-rank*.log")
+    _say(f"training {job}: {cluster.world_size} ranks make {WARM_STEPS} steps")
+
+    def half() -> bool:
+        return steps_reported(installation, job) >= WARM_STEPS // 2
+
+    cluster.wait(lambda: half() or cluster.ended_rank() is not None, seconds=_START_SECONDS)
+    if not half():
+        raise NotTraining(_why_not(cluster, job))
     began, first = time.monotonic(), steps_reported(installation, job)
     cluster.wait(lambda: steps_reported(installation, job) >= WARM_STEPS, seconds=_START_SECONDS)
     return began, first
+
+
+def _why_not(cluster: Cluster, job: str) -> str:
+    """Return why a job does not train: the last line that its first rank to end wrote, else rank 0."""
+    ended = cluster.ended_rank()
+    log = cluster.installation.home / f"{job}-rank{ended or 0}.log"
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+    what = f"makes no steps in {_START_SECONDS:.0f} s" if ended is None else f"ended: rank {ended}"
+    return f"job {job} {what}; the last line of {log}: {last}"
 
 
 @contextmanager
@@ -151,6 +171,7 @@ def clusters(
     """Start ``count`` clusters side by side."""
     with ExitStack() as stack:
         made = []
+        _say(f"starting {count * NODES} nodes")
         for number in range(count):
             nodes = [Node(f"r{number}-n{n}", number * NODES + n) for n in range(NODES)]
             made.append(Cluster(f"rig{number}", nodes, installation, device=device, torch=torch))
@@ -210,10 +231,12 @@ def run_quiet(options: argparse.Namespace, installation: Installation) -> dict[s
         with ExitStack() as stack, cluster.training("quiet", isolated=not options.noisy):
             if options.noisy:
                 stack.enter_context(neighbour(installation))
-            while time.monotonic() < ends:
+            while time.monotonic() < ends and cluster.ended_rank() is None:
                 watch.look()
                 time.sleep(5.0)
             steps = steps_reported(installation, "quiet")
+            if not steps or cluster.ended_rank() is not None:
+                raise NotTraining(_why_not(cluster, "quiet"))
     docs = [seen.doc for seen in watch.seen.values()]
     found = [f"{label(doc)} {doc['severity']}" for doc in docs]
     return {
@@ -232,14 +255,21 @@ def main(argv: list[str] | None = None) -> int:
     _exit_on_signals()
     try:
         check_permitted()
-    except NotPermitted as error:
-        print(f"rig: {error}", file=sys.stderr)
+        if INSIDE not in os.environ:
+            if options.torch:
+                check_torch(options.torch)
+            return _start_inside(sys.argv[1:] if argv is None else argv)
+        return _run(options)
+    except (NotPermitted, NotTraining) as error:
+        _say(str(error))
         return 2
-    if INSIDE not in os.environ:
-        return _start_inside(sys.argv[1:] if argv is None else argv)
+
+
+def _run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="slowrank-rig-") as folder, bridges():
         home = Path(options.home or folder)
         home.mkdir(parents=True, exist_ok=True)
+        _say("starting Kafka, TimescaleDB and the stream workers")
         with installed(home) as installation:
             if options.quiet:
                 quiet = run_quiet(options, installation)
@@ -250,6 +280,25 @@ def main(argv: list[str] | None = None) -> int:
                 options, installation, lambda runs: _save(options, {"runs": [asdict(run) for run in runs]})
             )
     return int(not all(run.found for run in runs))
+
+
+def _say(what: str) -> None:
+    print(f"rig: {what}", file=sys.stderr, flush=True)
+
+
+def check_torch(python: str) -> None:
+    """Raise ``NotTraining`` unless the interpreter ``python`` starts and has PyTorch."""
+    try:
+        command = [python, "-c", "import torch.distributed"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_START_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotTraining(f"--torch {python} is no interpreter that starts: {error}") from error
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise NotTraining(
+            f"--torch {python} has no PyTorch ({reason}): name an interpreter that has, such as that of a "
+            "virtual environment after `pip install torch`"
+        )
 
 
 def _save(options: argparse.Namespace, report: dict[str, object]) -> None:
@@ -265,6 +314,7 @@ def write(path: Path, report: dict[str, object]) -> None:
 
 
 def _start_inside(argv: list[str]) -> int:
+    _say("fetching Kafka and TimescaleDB, unless they are there")
     prepare()
     hub = f"sr{os.getpid()}-hub"
     with namespace(hub):
@@ -290,13 +340,19 @@ def _exit_on_signals() -> None:
         signal.signal(number, leave)
 
 
+def _at_least_one(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--fault", action="append", choices=sorted(FAULTS))
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--clusters", type=int, default=1, help="clusters side by side")
+    parser.add_argument("--runs", type=_at_least_one, default=5)
+    parser.add_argument("--clusters", type=_at_least_one, default=1, help="clusters side by side")
     parser.add_argument("--device", type=float, default=DEVICE_SECONDS, help="device time of a step, seconds")
     parser.add_argument("--quiet", type=float, default=0.0, help="minutes of a healthy job instead of faults")
     parser.add_argument("--noisy", action="store_true", help="without priority for ranks, beside a neighbour")

@@ -2,7 +2,8 @@
 
 Only PyTorch and the standard library are needed. The training hook and the communication hook of DDP are
 those of ``examples/torch_ddp.py``, signals as of ``rank``. The first address is where the ranks meet. Gloo
-ends a rank that loses a neighbour; it then waits for ever, as NCCL does without its watchdog.
+ends a rank that loses a neighbour; it then waits for ever, as NCCL does without its watchdog. Before the
+first step such an error ends it.
 """
 
 from __future__ import annotations
@@ -36,20 +37,26 @@ def train(options: argparse.Namespace) -> None:
     model.register_comm_hook(timer, timed_all_reduce)
     user_code = UserCode(options.extra)
     step = 0
-    while True:
-        with timer.step(step, tokens=_BATCH):
-            began = time.perf_counter()
-            x = torch.randn(_BATCH, 64)
-            loss = torch.nn.functional.mse_loss(model(x), torch.sin(x[:, :1]))
-            time.sleep(max(0.0, began + options.device - time.perf_counter()))
-            user_code.run()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            timer.note(loss=loss.item())
-        step += 1
-        if rank == 0:
-            print(f"step {step}", flush=True)
+    try:
+        while True:
+            with timer.step(step, tokens=_BATCH):
+                began = time.perf_counter()
+                x = torch.randn(_BATCH, 64)
+                loss = torch.nn.functional.mse_loss(model(x), torch.sin(x[:, :1]))
+                time.sleep(max(0.0, began + options.device - time.perf_counter()))
+                user_code.run()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                timer.note(loss=loss.item())
+            step += 1
+            if rank == 0:
+                print(f"step {step}", flush=True)
+    except RuntimeError as error:
+        if step == 0:
+            raise
+        print(error, flush=True)
+        time.sleep(FOREVER_SECONDS)
 
 
 def main() -> None:
@@ -60,11 +67,7 @@ def main() -> None:
     parser.add_argument("--addresses", required=True, help="host:port of every rank, with commas between")
     parser.add_argument("--device", type=float, default=0.3, help="device time of a step, seconds")
     parser.add_argument("--extra", type=float, default=0.1, help="what SIGUSR1 adds to a step, seconds")
-    try:
-        train(parser.parse_args())
-    except RuntimeError as error:
-        print(error, flush=True)
-        time.sleep(FOREVER_SECONDS)
+    train(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -205,19 +205,26 @@ def burn(core: int) -> None:
         sum(i * i for i in range(10_000))
 
 
-def healthy_cpu_share(pid: int, seconds: float) -> float:
-    """Wait ``seconds``; return the CPU share of process ``pid`` in their second half (1.0: one full core)."""
-    time.sleep(seconds / 2)  # the first half contains the start-up of the process
-    began, ran = time.monotonic(), processor_seconds(pid)
-    time.sleep(seconds / 2)
-    return (processor_seconds(pid) - ran) / (time.monotonic() - began)
+def healthy_cpu_share(victim: BaseProcess, seconds: float) -> float:
+    """Wait ``seconds``; return the CPU share of ``victim`` in their second half (1.0: one full core).
+
+    Raises ``SystemExit`` when it ends before that.
+    """
+    assert victim.pid is not None
+    victim.join(seconds / 2)  # the first half contains the start-up of the process
+    if victim.is_alive():
+        began, ran = time.monotonic(), processor_seconds(victim.pid)
+        victim.join(seconds / 2)
+        if victim.is_alive():
+            return (processor_seconds(victim.pid) - ran) / (time.monotonic() - began)
+    raise SystemExit(f"the job ended before --slow-after {seconds:g}: train longer, or slow it down earlier")
 
 
 @contextlib.contextmanager
 def slowdown(victim: BaseProcess, options: Options) -> Iterator[None]:
     """Measure the CPU share of ``victim`` while it is healthy, then slow it down within the block."""
     assert victim.pid is not None
-    share = healthy_cpu_share(victim.pid, options.slow_after)
+    share = healthy_cpu_share(victim, options.slow_after)
     print(f"slowing rank {options.slow_rank} (pid {victim.pid}) with a {options.slow_with}", flush=True)
     if options.slow_with == "burner":
         core = min(os.sched_getaffinity(victim.pid))
@@ -335,12 +342,20 @@ def options_of(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--slow-with", choices=("throttle", "burner"), default="throttle")
     given = vars(parser.parse_args(arguments))
     options = Options(**given)
-    if options.ranks < 1 or (options.slow_rank is not None and not 0 <= options.slow_rank < options.ranks):
-        parser.error("--slow-rank must be one of the ranks")
-    if options.slow_after <= 0.0:
-        parser.error("--slow-after must be above 0: the rank's CPU share is measured while it is healthy")
-    if options.slow_factor <= 1.0:
-        parser.error("--slow-factor must be above 1")
+    if options.ranks < 1:
+        parser.error("--ranks must be at least 1")
+    if options.slow_rank is not None:
+        if not 0 <= options.slow_rank < options.ranks:
+            parser.error(f"--slow-rank must be one of the ranks, 0 to {options.ranks - 1}")
+        if options.slow_after <= 0.0:
+            parser.error("--slow-after must be above 0: the rank's CPU share is measured while it is healthy")
+        if options.slow_after >= options.seconds:
+            parser.error(
+                f"--slow-after {options.slow_after:g} must be below --seconds {options.seconds:g}: "
+                "the job ends before the rank is slowed"
+            )
+        if options.slow_factor <= 1.0:
+            parser.error("--slow-factor must be above 1")
     return options
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from examples.numpy_training import options_of
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -78,6 +80,36 @@ def test_the_slowed_rank_computes_longer_and_waits_least(train):
     assert max(compute, key=lambda rank: compute[rank]) == 2
     assert compute[2] > 1.1 * statistics.median(compute[rank] for rank in (0, 1, 3))
     assert min(wait, key=lambda rank: wait[rank]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("--ranks 0", "--ranks must be at least 1"),
+        ("--ranks 2 --slow-rank 2", "--slow-rank must be one of the ranks, 0 to 1"),
+        ("--seconds 5 --slow-rank 1 --slow-after 20", "--slow-after 20 must be below --seconds 5"),
+        ("--slow-rank 1 --slow-after 0", "--slow-after must be above 0"),
+        ("--slow-rank 1 --slow-factor 1", "--slow-factor must be above 1"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(arguments, error, capsys):
+    """With the option that is wrong; nothing starts."""
+    with pytest.raises(SystemExit, match="2"):
+        options_of(arguments.split())
+
+    assert error in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_rank_that_ended_is_not_slowed():
+    """A job of few steps ends before the rank is slowed: it says so at once."""
+    command = [sys.executable, str(ROOT / "examples/numpy_training.py"), "--ranks", "2", "--steps", "2"]
+
+    done = subprocess.run([*command, "--slow-rank", "1"], capture_output=True, text=True, timeout=25)
+
+    assert done.returncode == 1
+    assert "the job ended before --slow-after 30" in done.stderr
+    assert "slowing" not in done.stdout
 
 
 def test_the_torch_example_says_what_it_needs():

@@ -5,6 +5,7 @@ of it. ``docs/findings.md`` is written from the rows by ``scripts/kinds_table.py
 """
 
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import lru_cache
 
 from alerts.kind import DomainRule, Kind, Standing
@@ -626,6 +627,14 @@ def row_of(name: str) -> str:
     """
     family = name.partition(".")[0]
     return name if name in KINDS or family not in KINDS else family
+
+
+def nearest_kind(name: str) -> str:
+    """Return the kind or family of findings of which ``name`` is a misspelling; else an empty string."""
+    known = {kind for kind, row in KINDS.items() if row.reported_as in ("finding", "family")}
+    known |= {kind.partition(".")[0] for kind in known}
+    # Chosen: two letters of twenty; members of one family differ by more.
+    return "" if name in known else next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0.9)), "")
 
 
 @lru_cache(maxsize=256)

@@ -88,8 +88,9 @@ def unreachable(host: str, why: str) -> Refused:
     otherwise map the internal network through its name service.
     """
     return Refused(
-        f"{host} has no address that a webhook may reach; the log of this process has the reason, and "
-        "SLOWRANK_WEBHOOK_ALLOW_PRIVATE allows hosts of one's own network",
+        f"{host} has no address that a webhook may reach; the log of the process that looked it up (the API, "
+        "the notifier or `slowrank up`) has the reason, and SLOWRANK_WEBHOOK_ALLOW_PRIVATE allows hosts of "
+        "one's own network",
         why,
     )
 

@@ -14,6 +14,8 @@ import typer
 from cli.remote.client import fail
 
 if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
     from slowrank.settings import Settings
     from streams.config.settings import Tuning
 
@@ -81,7 +83,7 @@ def load_settings(**given: Any) -> "Settings":
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         why = f" slowrank.toml: {error}"
     except ValidationError as error:
-        problems = ((_named(e["loc"]), e["msg"].removeprefix("Value error, ")) for e in error.errors())
+        problems = ((_named(e["loc"]), _said(e)) for e in error.errors())
         why = "".join(f"\n  {name}: {message}" for name, message in problems)
     except SettingsError as error:
         why = f' {error}\nA list is written in JSON, such as ["hooks.example.org"].'
@@ -109,6 +111,12 @@ def load_tuning(settings: "Settings", path: Path = FILE) -> "Tuning":
     except TuningError as error:
         # The message quotes the file, which may hold control characters: fail() removes them.
         fail(str(error))
+
+
+def _said(error: "ErrorDetails") -> str:
+    if error["type"] == "tuple_type":
+        return f"a list is needed, written in JSON: {json.dumps([error['input']], default=str)}"
+    return error["msg"].removeprefix("Value error, ")
 
 
 def _named(location: tuple[int | str, ...]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from alerts.report.quantity import counted
 from cli.files.gray import load_region
 from cli.files.output_check import check_output
 from cli.files.progress import busy, tracked
@@ -73,7 +74,7 @@ def backtest(
     found = [_final(read, pipeline, tuning) for pipeline, tuning in zip(pipelines, tunings, strict=True)]
     if compare is None:
         _put(output, as_ndjson(found[0]))
-        _summary(read, pipelines[0], f"{len(found[0])} findings")
+        _summary(read, pipelines[0], counted(len(found[0]), "finding"))
     else:
         _summary(read, pipelines[1], _compared(found[0], found[1], output))
 
@@ -144,7 +145,7 @@ def _compared(before: "list[Finding]", after: "list[Finding]", output: Path | No
         _put(output, differences_ndjson(differences))
     counts = Counter(d.change for d in differences)
     summary = ", ".join(f"{counts[c]} {label}" for c, label in _CHANGES.items())
-    return f"{len(before)} findings before, {len(after)} after: {summary}"
+    return f"{counted(len(before), 'finding')} before, {len(after)} after: {summary}"
 
 
 def _put(output: Path | None, lines: bytes) -> None:

@@ -1,6 +1,7 @@
 """The commands' way to the API: its address and key, and errors with the next step."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,33 @@ _LISTS = {
     "webhooks": "slowrank webhook list",
     "deliveries": "slowrank webhook deliveries",
     "keys": "slowrank key list",
+    "silences": "slowrank silence list",
+    "inhibitions": "slowrank inhibition list",
+}
+
+
+# A place in a request, in errors of the API, and the option or argument that fills a field of it.
+_POINTER = re.compile(r"#/(?:body|query|path|header)/([^\s:]+)")
+_OPTIONS = {
+    "kind": "--kind",
+    "kinds": "--kind",
+    "events": "--event",
+    "min_severity": "--min-severity",
+    "matchers": "matcher",
+    "wait_seconds": "--wait",
+    "interval_seconds": "--interval",
+    "repeat_seconds": "--repeat",
+    "template": "--template-file",
+    "secret": "--secret-file",
+    "url": "URL",
+    "from": "--since",
+    "node": "--node",
+    "job_id": "--job",
+    "comment": "--comment",
+    "note": "--note",
+    "endsAt": "--for",
+    "startsAt": "--at",
+    "finding_id": "the finding's id",
 }
 
 
@@ -128,7 +156,8 @@ def client(url: str | None, key: str | None) -> "Iterator[Client]":
     except httpx.ConnectError as error:
         if "SSL" in str(error) or "TLS" in str(error):
             fail(f"{reach.url}: {error}. Is its certificate right, or does it speak http:// only?")
-        written = ", as a `slowrank up` wrote it" if reach.url == read_text(config_dir() / "url") else ""
+        file = config_dir() / "url"
+        written = f", the address that `slowrank up` wrote to {file}" if reach.url == read_text(file) else ""
         fail(
             f"no API answers at {reach.url}{written}. Is it running? Start `slowrank up` or "
             "`slowrank api run`, or give --url."
@@ -152,10 +181,10 @@ def _explained(error: "ApiError", reach: Access) -> str:
             "`slowrank up` writes its own; `slowrank key create --name me --scope all --dsn postgresql://…` "
             "makes one."
         )
-    lists = _LISTS.get(error.collection, "slowrank --help")
+    lists = _LISTS.get(error.collection)
     hint = {
         403: _of_refusal(error.detail),
-        404: f"List what exists first: `{lists}`.",
+        404: f"List what exists first: `{lists}`." if lists else "",
         409: "Put it into a file, and give that with --secret-file."
         if "needs as secret" in error.detail
         else "",
@@ -164,7 +193,14 @@ def _explained(error: "ApiError", reach: Access) -> str:
         503: "Run `slowrank healthcheck api`.",
     }.get(error.status, "")
     tail = f" (request {error.request_id})" if error.request_id and error.status >= 500 else ""
-    return f"{error}{tail}" + (f"\n{hint}" if hint else "")
+    return f"{_POINTER.sub(_option, str(error))}{tail}" + (f"\n{hint}" if hint else "")
+
+
+def _option(pointer: re.Match[str]) -> str:
+    """Return what a place in a request, such as ``#/body/matchers/0/name``, is on the command line."""
+    field, *inner = pointer[1].split("/")
+    name = _OPTIONS.get(field, field)
+    return " ".join([name, *(str(int(part) + 1) if part.isdigit() else part for part in inner)])
 
 
 def _of_refusal(detail: str) -> str:

@@ -83,7 +83,9 @@ def _since(finding: Mapping[str, Any]) -> str:
     lo, hi = finding.get("onset_interval") or (finding["onset"], finding["onset"])
     end = finding.get("resolved_at")
     lasted = f"until {end}" if end else f"{ago(finding['onset'])} ago"
-    return f"{finding['onset']} ({lasted}); onset between {lo[11:19]} and {hi[11:19]}"
+    first, last = lo[11:19], hi[11:19]
+    when = f"at {first}" if first == last else f"between {first} and {last}"
+    return f"{finding['onset']} ({lasted}); onset {when}"
 
 
 def _cost(finding: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import typer
 from cli.admin.colour import by_severity
 from cli.admin.tables import Output, OutputOption, View, ago, changes, first, note, show, shown
 from cli.remote import finding_text
-from cli.remote.client import KeyOption, UrlOption, client, printable
+from cli.remote.client import KeyOption, UrlOption, client, fail, printable
 from slowrank.client import findings
 from slowrank.client.objects import Severity, Verdict
 
@@ -57,22 +57,42 @@ def list_findings(
         # One more than is listed shows whether there are more.
         limit=min(limit + 1, 1000),
     )
+    filters = {
+        "--open": is_open,
+        "--severity": severity,
+        "--kind": kind,
+        "--node": node,
+        "--job": job_id,
+        "--shadow": shadow,
+        "--since": since,
+    }
+    view = _view(" ".join(name for name, value in filters.items() if value))
     with client(url, key) as api:
 
         def read() -> tuple[list[Any], str]:
             return first(api.each(wanted), limit)
 
         if watch:
-            _watch(lambda: _text(*read(), output))
+            _watch(lambda: _text(*read(), output, view))
         items, cut = read()
-    show(items, output, _VIEW)
+    if kind and not items:
+        _refuse_misspelt(kind)
+    show(items, output, view)
     note(cut)
     if exit_code and items:
         raise typer.Exit(1)
 
 
-def _text(items: list[Any], cut: str, output: Output) -> tuple[str, str]:
-    return shown(items, output, _VIEW), cut
+def _text(items: list[Any], cut: str, output: Output, view: View) -> tuple[str, str]:
+    return shown(items, output, view), cut
+
+
+def _refuse_misspelt(kind: str) -> None:
+    """Exit where ``kind`` is nearly the name of a kind: no finding will ever match it."""
+    from alerts.kinds import nearest_kind
+
+    if like := nearest_kind(kind):
+        fail(f"no finding is of the kind {kind!r} (is it {like!r}?)")
 
 
 def _watch(read: Callable[[], tuple[str, str]]) -> NoReturn:
@@ -195,10 +215,15 @@ _MORE = {
     "title": lambda f: f["title"],
 }
 
-_VIEW = View(
-    _COLUMNS,
-    "no findings: nothing is slow, or no telemetry arrives yet (see `slowrank healthcheck api`)",
-    more=_MORE,
-    paint=lambda line, finding: by_severity(line, finding["severity"]),
-    cut=("title", "kind", "subject"),
-)
+
+def _view(filters: str) -> View:
+    """Return how findings are listed; ``filters`` names the options that leave some out."""
+    return View(
+        _COLUMNS,
+        f"no findings match {filters}: `slowrank findings list` shows all"
+        if filters
+        else "no findings: nothing is slow, or no telemetry arrives yet (see `slowrank healthcheck api`)",
+        more=_MORE,
+        paint=lambda line, finding: by_severity(line, finding["severity"]),
+        cut=("title", "kind", "subject"),
+    )

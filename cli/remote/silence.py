@@ -46,6 +46,8 @@ def add(
     """Keep findings that match from webhooks for a time; they are stored and listed all the same."""
     wanted = [matcher(text) for text in matchers]
     lasts, now = duration(for_), datetime.now(UTC)
+    if not lasts:
+        fail(f"--for {for_}: a silence of no length mutes nothing; use 30m, 4h, 2d or 1w")
     if weekly is None:
         request = delivery.add_silence(wanted, (now + lasts).isoformat(), comment)
     else:

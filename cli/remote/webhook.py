@@ -12,6 +12,7 @@ from cli.admin.tables import Output, OutputOption, View, ago, first, note, show
 from cli.remote.client import KeyOption, UrlOption, client, fail, printable, read_text
 from cli.remote.silence import duration, matcher
 from slowrank.client import delivery
+from slowrank.client.objects import Severity
 
 if TYPE_CHECKING:
     from slowrank.client import Client
@@ -45,7 +46,9 @@ def add(
     format_: Annotated[
         str, typer.Option("--format", parser=_receiver, metavar="NAME", help=", ".join(registry.names()))
     ] = "standard",
-    min_severity: Annotated[str, typer.Option(help="critical, error, warning or info.")] = "warning",
+    min_severity: Annotated[
+        Severity, typer.Option(help="Only findings of this severity and above.")
+    ] = "warning",
     kind: Annotated[list[str] | None, typer.Option(help="Only these kinds; may be repeated.")] = None,
     event: Annotated[
         list[str] | None,
@@ -90,11 +93,19 @@ def add(
         body["secret"] = _secret_in(secret_file)
     with client(url, key) as api:
         made = api.send(delivery.add_webhook(target, **body))
+        # Of an address the API shows the host and the end of the path.
+        others = (hook for hook in api.each(delivery.webhooks()) if hook["id"] != made["id"])
+        alike = [hook["id"] for hook in others if hook["url"] == made["url"]]
     typer.echo(f"added {made['id']}")
     if "secret" in made:
         typer.echo(f"secret {made['secret']}")
         typer.echo("Keep the secret: it is not shown again. Receivers verify deliveries with it", err=True)
         typer.echo("(Standard Webhooks).", err=True)
+    if alike:
+        note(
+            f"warning: {', '.join(alike)} has the same address, {printable(made['url'])}: what both match "
+            f"is sent twice. `slowrank webhook remove {made['id']}` takes this one back."
+        )
     typer.echo(f"Next: slowrank webhook test {made['id']}", err=True)
 
 

@@ -24,7 +24,10 @@ HOUSEKEEPING_SECONDS = 3600.0
 
 def up(
     data: Annotated[
-        Path | None, typer.Option(help="Folder for the database; by default ~/.local/share/slowrank.")
+        Path | None,
+        typer.Option(
+            help="Folder for the database; by default ~/.local/share/slowrank, as root /var/lib/slowrank."
+        ),
     ] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of the API; 0 = any free one.")

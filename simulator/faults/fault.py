@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 
 import msgspec
 
@@ -35,7 +36,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind not in CATALOGUE:
-            raise ValueError(f"unknown fault {self.kind!r}; there are: {', '.join(sorted(CATALOGUE))}")
+            raise ValueError(_unknown(self.kind))
         for name in ("onset", "magnitude"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name):g}: must be a number, at least 0")
@@ -97,16 +98,21 @@ def parse_fault(text: str) -> Fault:
     the reason for a text that is not valid.
     """
     kind, _, rest = text.partition(":")
+    if kind not in CATALOGUE:
+        raise ValueError(f"--fault {text}: {_unknown(kind)}")
     given = dict(part.partition("=")[::2] for part in rest.split(",") if part)
     if unknown := given.keys() - {field.name for field in fields(Fault)}:
         valid = ", ".join(field.name for field in fields(Fault) if field.name != "kind")
         raise ValueError(f"--fault {text}: unknown field {', '.join(sorted(unknown))}; valid are {valid}")
-    row = CATALOGUE.get(kind)
-    usual = _usual(row) if row else {}
     try:
-        return msgspec.convert({"kind": kind, **usual, **given}, Fault, strict=False)
+        return msgspec.convert({"kind": kind, **_usual(CATALOGUE[kind]), **given}, Fault, strict=False)
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"--fault {text}: {error}") from error
+
+
+def _unknown(kind: str) -> str:
+    like = f" (is it {near[0]!r}?)" if (near := get_close_matches(kind, CATALOGUE, n=1)) else ""
+    return f"unknown fault {kind!r}{like}; there are: {', '.join(sorted(CATALOGUE))}"
 
 
 def _usual(row: FaultKind) -> dict[str, str | float]:

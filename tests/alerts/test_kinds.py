@@ -10,7 +10,7 @@ from alerts.cases.fold import apply
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.kind import Kind, Standing
-from alerts.kinds import KINDS, UNHEARD_KIND, cause_name, kind_of
+from alerts.kinds import KINDS, UNHEARD_KIND, cause_name, kind_of, nearest_kind
 from alerts.notify import DEFAULT_EVENTS, NotifiedState, event_of
 from alerts.report.render import render, sources_of
 from alerts.xid_kinds import XID_KINDS
@@ -130,3 +130,22 @@ def test_a_row_is_whole(name, kind):
 def test_a_cause_is_named_in_words(hypothesis, words):
     """By its phrase where its row has one."""
     assert cause_name(hypothesis) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("link.tcp_los", "link.tcp_loss"),
+        ("stragler", "straggler"),
+        ("throttle.therml", "throttle.thermal"),
+        ("link.tcp_loss", ""),
+        ("straggler", ""),
+        ("link.xgmi_errors", ""),
+        ("xid.79", ""),
+        ("self.lag", ""),
+        ("nosuch", ""),
+    ],
+)
+def test_a_misspelt_kind_is_recognised(name, nearest):
+    """What has the row of its family is a kind, unless it is nearly one with a row of its own."""
+    assert nearest_kind(name) == nearest

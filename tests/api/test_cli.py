@@ -279,8 +279,11 @@ def test_silences(slowrank, reach, save_finding):
 
 def test_webhooks_are_changed_and_that_is_in_the_audit_log(slowrank, reach, receiver):
     """disable, enable, rotate, events; audit list shows who did it."""
-    slowrank("webhook", "add", receiver.url, env=reach)
+    assert "has the same address" not in slowrank("webhook", "add", receiver.url, env=reach).stderr
     [webhook] = json.loads(slowrank("webhook", "list", "-o", "json", env=reach).stdout)
+    again = slowrank("webhook", "add", receiver.url, env=reach)
+    assert f"warning: {webhook['id']} has the same address" in again.stderr
+    slowrank("webhook", "remove", again.stdout.split()[1], env=reach)
     slowrank("webhook", "disable", webhook["id"], env=reach)
     assert "disabled" in slowrank("webhook", "list", env=reach).stdout
     slowrank("webhook", "enable", webhook["id"], env=reach)

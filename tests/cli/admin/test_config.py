@@ -65,6 +65,17 @@ def test_settings_of_a_broken_form_end_in_one_message(file, variables, said, mon
     assert said in result.output
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [("WEBHOOK_ALLOW_PORTS", "8999", "[8999]"), ("API_ALLOWED_HOSTS", '"a"', '["a"]')],
+)
+def test_one_value_where_a_list_is_needed_is_shown_as_a_list(name, value, expected, monkeypatch, tmp_path):
+    """As it has to be written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(f"SLOWRANK_{name}", value)
+    assert f"(SLOWRANK_{name}): a list is needed, written in JSON: {expected}\n" in refusal()
+
+
 def test_every_wrong_setting_is_reported_with_its_variable(monkeypatch, tmp_path):
     """All at once, each in a line: a variable by its name in the environment, the file's by its own."""
     monkeypatch.chdir(tmp_path)

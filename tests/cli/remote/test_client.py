@@ -26,7 +26,7 @@ def server(answer):
             self.end_headers()
             self.wfile.write(body)
 
-        do_POST = do_GET
+        do_POST = do_DELETE = do_GET
 
         def log_message(self, format, *args): ...
 
@@ -178,6 +178,68 @@ def test_a_refused_webhook_comes_with_the_next_step(refusing, no_key, status, de
 
 
 @pytest.mark.parametrize(
+    ("command", "next_step"),
+    [
+        ("silence expire sil_nosuch", "`slowrank silence list`"),
+        ("inhibition remove inh_nosuch", "`slowrank inhibition list`"),
+        ("webhook remove whk_nosuch", "`slowrank webhook list`"),
+    ],
+)
+def test_what_does_not_exist_comes_with_the_command_that_lists_it(refusing, no_key, command, next_step):
+    """Of its own kind."""
+    url, answers = refusing
+    answers.append((404, "there is nothing of that name"))
+    result = CliRunner().invoke(app, [*command.split(), "--url", url, "--key", "k"])
+    assert result.exit_code == 2
+    assert f"List what exists first: {next_step}." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("detail", "expected"),
+    [
+        ("#/body/min_severity: Input should be 'info'", "--min-severity: Input should be 'info'"),
+        ("#/body/matchers/1/name: no label", "matcher 2 name: no label"),
+        ("#/query/from: no time; #/query/kind/0: empty", "--since: no time; --kind 1: empty"),
+        ("see https://example.org/#/body for more", "see https://example.org/#/body for more"),
+    ],
+)
+def test_a_refused_value_is_named_by_its_option(refusing, no_key, detail, expected):
+    """The API names a place in the request, which nobody wrote."""
+    url, answers = refusing
+    answers.append((422, detail))
+    result = CliRunner().invoke(app, ["findings", "list", "--url", url, "--key", "k"])
+    assert result.exit_code == 2
+    assert f"HTTP 422: {expected}\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", "no findings: nothing is slow, or no telemetry arrives yet"),
+        ("--open --node n1", "no findings match --open --node: `slowrank findings list` shows all"),
+        ("--kind link", "no findings match --kind: `slowrank findings list` shows all"),
+    ],
+)
+def test_an_empty_list_says_what_left_findings_out(stranger, options, expected):
+    """With options it says nothing of the fleet."""
+    url, bodies = stranger
+    bodies.append(b'{"items": [], "next_cursor": null}')
+    result = CliRunner().invoke(app, ["findings", "list", *options.split(), "--url", url, "--key", "k"])
+    assert result.exit_code == 0, result.output
+    assert expected in result.stdout
+
+
+def test_a_misspelt_kind_is_refused(stranger):
+    """No finding will ever match it."""
+    url, bodies = stranger
+    bodies.append(b'{"items": [], "next_cursor": null}')
+    options = ["--kind", "link.tcp_los", "--url", url, "--key", "k"]
+    result = CliRunner().invoke(app, ["findings", "list", *options])
+    assert result.exit_code == 2
+    assert "no finding is of the kind 'link.tcp_los' (is it 'link.tcp_loss'?)" in result.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "file", "expected"),
     [
         (["--url", "127.0.0.1:8080", "--key", "k"], None, "begins with http:// or https://"),
@@ -201,7 +263,10 @@ def test_an_address_that_an_earlier_up_left_is_named_as_such(no_key):
         CliRunner().invoke(app, ["findings", "list", "--key", "k", *more])
         for more in ([], ["--url", "http://127.0.0.1:2"])
     )
-    assert "no API answers at http://127.0.0.1:1, as a `slowrank up` wrote it. " in left.stderr
+    assert (
+        f"no API answers at http://127.0.0.1:1, the address that `slowrank up` wrote to {no_key / 'url'}. "
+        in left.stderr
+    )
     assert "no API answers at http://127.0.0.1:2. " in given.stderr
 
 

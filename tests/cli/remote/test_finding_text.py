@@ -68,6 +68,12 @@ def shown(drawn=EVIDENCE, width=90, **changes):
     return list(lines(FINDING | changes, drawn, width))
 
 
+def test_an_onset_within_one_second_is_a_time():
+    """And no interval between a second and itself."""
+    onset = [f"2026-11-20T07:32:40.{fraction}Z" for fraction in (123, 456)]
+    assert any(line.endswith("; onset at 07:32:40") for line in shown(onset_interval=onset))
+
+
 def test_it_reads_from_title_to_proof():
     """Title, since, cost, cause, what was ruled out, evidence, what to do, plots, history."""
     text = "\n".join(shown())

@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from cli.remote.silence import duration, matcher, shown
+from cli.remote.silence import app, duration, matcher, shown
 
 
 @pytest.mark.parametrize("text", ["node=gpu-0423", "node!=a=b", "kind=~throttle.*", "kind!~x", "rack="])
@@ -25,6 +26,13 @@ def test_what_is_no_matcher_is_refused(text):
     """Before anything is sent."""
     with pytest.raises(typer.Exit):
         matcher(text)
+
+
+def test_a_silence_of_no_length_is_refused():
+    """By its option, before anything is sent."""
+    result = CliRunner().invoke(app, ["add", "node=n1", "--for", "0s", "--comment", "x"])
+    assert result.exit_code == 2
+    assert "--for 0s: a silence of no length" in result.stderr
 
 
 def test_durations():

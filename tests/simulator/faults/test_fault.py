@@ -23,6 +23,13 @@ def test_a_fault_with_an_impossible_number_is_refused(field):
     assert field.partition("=")[0] in str(refused.value)
 
 
+@pytest.mark.parametrize("fields", ["node=1", "node=1,onset=5", "colour=red"])
+def test_an_unknown_fault_is_named_first(fields):
+    """With the one that is nearest: its fields are of no interest."""
+    with pytest.raises(ValueError, match=r"unknown fault 'silent_slw' \(is it 'silent_slow'\?\)"):
+        parse_fault(f"silent_slw:{fields}")
+
+
 @pytest.mark.parametrize("kind", CATALOGUE)
 def test_what_is_not_written_is_as_usual_for_the_kind(kind):
     """A fault of which only the place is given has a size and shape from the catalogue's ranges."""

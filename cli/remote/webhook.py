@@ -92,10 +92,10 @@ def add(
     if secret_file is not None:
         body["secret"] = _secret_in(secret_file)
     with client(url, key) as api:
+        others = list(api.each(delivery.webhooks()))
         made = api.send(delivery.add_webhook(target, **body))
-        # Of an address the API shows the host and the end of the path.
-        others = (hook for hook in api.each(delivery.webhooks()) if hook["id"] != made["id"])
-        alike = [hook["id"] for hook in others if hook["url"] == made["url"]]
+    # Of an address the API shows the host and the end of the path.
+    alike = [hook["id"] for hook in others if hook["url"] == made["url"]]
     typer.echo(f"added {made['id']}")
     if "secret" in made:
         typer.echo(f"secret {made['secret']}")

@@ -159,7 +159,9 @@ def _why_not(cluster: Cluster, job: str) -> str:
     ended = cluster.ended_rank()
     log = cluster.installation.home / f"{job}-rank{ended or 0}.log"
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+    # PyTorch ends its warnings with the stack they came from.
+    said = (line.strip() for line in reversed(lines) if line.strip() and not line.startswith("frame #"))
+    last = next(said, "nothing")
     what = f"makes no steps in {_START_SECONDS:.0f} s" if ended is None else f"ended: rank {ended}"
     return f"job {job} {what}; the last line of {log}: {last}"
 

@@ -59,7 +59,9 @@ def test_a_job_that_does_not_start_says_why(tmp_path):
     """At once, with the last line of the rank that ended first, as the log goes with the rig."""
     installation = Installation("", "", tmp_path)
     cluster = Cluster("rig", [Node("n0", 0)], installation, device=0.1)
-    for rank, script in enumerate(("sleep 60", "echo trying; echo RuntimeError: no route; exit 1")):
+    for rank, script in enumerate(
+        ("sleep 60", "echo trying; echo RuntimeError: no route; echo 'frame #1: main'; echo; exit 1")
+    ):
         cluster.ranks.append(installation.spawn(["sh", "-c", script], f"job-rank{rank}.log"))
 
     with pytest.raises(NotTraining, match=r"job job ended: rank 1; .*job-rank1\.log: RuntimeError: no route"):

@@ -29,6 +29,7 @@ from api.metrics import ApiMetrics, DatabaseGauges, new_registry
 from api.openapi import document
 from api.pages import routers as page_routers
 from api.pages.breakable import Breakable
+from api.pages.route import problem_page
 from api.routes import (
     audit,
     backtests,
@@ -131,7 +132,7 @@ def create_app(
         probes=probes or {},
     )
     routes = [route for router in ROUTERS for route in router.routes]
-    problems.install(app, settings.public_url, routes)
+    problems.install(app, settings.public_url, routes, problem_page)
     if settings.api_cors_origins:
         # Keys come in a header, so that no cookie is sent across origins.
         app.add_middleware(

@@ -52,10 +52,16 @@ def contradiction(pointer: str, detail: str) -> Problem:
     return Problem(409, "contradiction", detail, errors=[{"pointer": pointer, "detail": detail}])
 
 
-def install(app: FastAPI, public_url: str, routes: Sequence[BaseRoute]) -> None:
+def install(
+    app: FastAPI,
+    public_url: str,
+    routes: Sequence[BaseRoute],
+    page: Callable[[Request, Problem], Response],
+) -> None:
     """Turn every error of ``app`` into a problem, including those of the framework and the database.
 
-    ``routes`` are all routes: a 405 lists the methods of those with the requested path.
+    ``routes`` are all routes: a 405 lists the methods of those with the requested path. ``page`` makes the
+    answer to a browser at an address outside the API.
     """
     base = public_url.rstrip("/") + "/problems/"
 
@@ -64,12 +70,20 @@ def install(app: FastAPI, public_url: str, routes: Sequence[BaseRoute]) -> None:
             problem = problem_of(error)
             if problem.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
                 problem.headers = {"allow": _allowed(request, routes)}
+            # What a route itself refuses, it answers in its own form.
+            if not isinstance(error, Problem) and _is_of_browser(request):
+                return page(request, problem)
             return _answer(base, request, problem)
 
         return answer
 
     for kind, problem_of in _PROBLEM_OF.items():
         app.add_exception_handler(kind, handler(problem_of))
+
+
+def _is_of_browser(request: Request) -> bool:
+    is_api = request.url.path.startswith(("/api/", "/v1/"))
+    return not is_api and "text/html" in request.headers.get("accept", "")
 
 
 def _answer(base: str, request: Request, problem: Problem) -> Response:
@@ -104,8 +118,12 @@ def _allowed(request: Request, routes: Sequence[BaseRoute]) -> str:
 def _of_status(error: HTTPException) -> Problem:
     if isinstance(error, Problem):
         return error
-    slug = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-").replace("'", "")
-    return Problem(error.status_code, slug, str(error.detail), headers=error.headers)
+    phrase = HTTPStatus(error.status_code).phrase
+    slug = phrase.lower().replace(" ", "-").replace("'", "")
+    detail = (
+        "there is nothing at this address" if error.detail == phrase == "Not Found" else str(error.detail)
+    )
+    return Problem(error.status_code, slug, detail, headers=error.headers)
 
 
 def _of_validation(error: RequestValidationError) -> Problem:

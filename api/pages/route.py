@@ -28,8 +28,8 @@ class PageRoute(APIRoute):
                 return await handle(request)
             except Problem as problem:
                 return problem_page(request, problem)
-            except RequestValidationError:
-                return problem_page(request, Problem(422, "invalid-parameter", _INVALID))
+            except RequestValidationError as error:
+                return problem_page(request, _of_address(error))
             except BadCursor as error:
                 return problem_page(request, Problem(409, "contradiction", str(error)))
             except psycopg.OperationalError:
@@ -38,8 +38,20 @@ class PageRoute(APIRoute):
         return shown
 
 
-_INVALID = "this address has a parameter that no page takes; go back and follow a link instead"
 _NO_DATABASE = "the database does not answer; try again, and see /readyz"
+
+
+def _of_address(error: RequestValidationError) -> Problem:
+    """Return the problem of an address, or of a form, by the first of its parts that is wrong."""
+    first = error.errors()[0]
+    place, name = first["loc"][0], first["loc"][-1]
+    if place == "path":
+        detail = f"the address has no valid {str(name).replace('_', ' ')}: was it cut off when it was copied?"
+        return Problem(404, "not-found", detail)
+    wrong = (
+        f"lacks {name!r}" if first["type"] == "missing" else f"has a {name!r} that this page does not take"
+    )
+    return Problem(422, "invalid-parameter", f"the address {wrong}; go back and follow a link instead")
 
 
 def problem_page(request: Request, problem: Problem) -> Response:

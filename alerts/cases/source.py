@@ -4,9 +4,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from alerts.config import FindingConfig
 from alerts.kinds import kind_of
-from slowrank.telemetry import Suspicion
+from slowrank.telemetry import Evidence, Suspicion
+
+# Of evidence that was first looked for when its onset was no longer at hand.
+_NO_PAST = "no values of before the onset are at hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,32 @@ def refreshed(before: Source | None, s: Suspicion) -> Source:
     if before is None or not before.active or before.latest.onset != s.onset:
         return Source(s)
     return replace(before, latest=s)
+
+
+def with_first_past(before: Source | None, s: Suspicion, first_seen_at: float) -> Suspicion:
+    """Return ``s`` with all evidence compared with what was before the onset that its ``source`` first had.
+
+    What has been slow for long, or in waves, is dated anew by its last rise; the past before that is part of
+    the fault. ``first_seen_at``: when the case was first suspected.
+    """
+    last = None if before is None else before.latest
+    # In another run the same place does other work.
+    if last is None or (last.subject.job_id, last.subject.attempt) != (s.subject.job_id, s.subject.attempt):
+        return s
+    first = {(e.detector, e.metric): e for e in last.evidence}
+    pieces = (_with_past(e, first.get((e.detector, e.metric)), first_seen_at) for e in s.evidence)
+    return msgspec.structs.replace(s, evidence=tuple(pieces))
+
+
+def _with_past(e: Evidence, first: Evidence | None, first_seen_at: float) -> Evidence:
+    redated = e.change_at is not None and e.change_at > first_seen_at
+    if first is None or first.change_at is None:
+        return msgspec.structs.replace(e, baseline=None, change_at=None, note=_NO_PAST) if redated else e
+    if redated:
+        # The note is about the later change as well.
+        return msgspec.structs.replace(first, value=e.value, peers=e.peers)
+    change_at = None if e.change_at is None else first.change_at
+    return msgspec.structs.replace(e, baseline=first.baseline or e.baseline, change_at=change_at)
 
 
 def with_confirmed(

@@ -6,7 +6,15 @@ from dataclasses import replace
 from alerts.cases.case import Case, case_key, case_kind, case_subject
 from alerts.cases.gpu_hours_lost import GpuHoursLost
 from alerts.cases.lifecycle import transition
-from alerts.cases.source import Source, loss_rate, new_loss, refreshed, source_id, with_confirmed
+from alerts.cases.source import (
+    Source,
+    loss_rate,
+    new_loss,
+    refreshed,
+    source_id,
+    with_confirmed,
+    with_first_past,
+)
 from alerts.config import FindingConfig
 from alerts.kinds import kind_of
 from alerts.report.severity import hurts
@@ -23,6 +31,7 @@ def update(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | Non
     if not case.active:
         accrued = _resumed(accrued, s, config)
     before = accrued.sources.get(source_id(s))
+    s = with_first_past(before, s, case.first_seen_at)
     sources = with_confirmed({**accrued.sources, source_id(s): refreshed(before, s)}, s, config)
     return replace(
         accrued,

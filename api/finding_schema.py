@@ -33,6 +33,8 @@ _SERVED: dict[str, Any] = {
     "history": {"type": "array", "items": {"type": "object", "properties": _STEP}},
     "silenced_by": {"type": "string", "description": "The silence that mutes it now; in the API only."},
     "silenced_until": _TIME,
+    "no_steps_since": _TIME
+    | {"description": "Its job does not run: no step since then, to ten seconds; in the API only."},
     "truncated": {"type": "boolean", "description": "Shortened to fit a webhook's 20 kB."},
 }
 

@@ -60,8 +60,11 @@ def _why(finding: Document) -> Iterator[str]:
     if len(pieces) > MOST_EVIDENCE:
         yield f"{len(pieces) - MOST_EVIDENCE} more pieces of evidence agree; the finding lists them."
     job = finding.get("job_slowdown_ratio")
+    since = finding.get("no_steps_since")
     if job is not None:
-        yield f"Its job runs {job:.2f} times as long a step as when it was healthy."
+        yield f"Its job {'ran' if since else 'runs'} {job:.2f} times as long a step as when it was healthy."
+    if since:
+        yield f"Its job has made no steps since {since}."
 
 
 def _measured(piece: Document) -> str:

@@ -28,6 +28,7 @@ _FINDING: dict[str, Any] = {
     "suspects": (),
     "cause": None,
     "feedback": None,
+    "no_steps_since": None,
 }
 _SUBJECT = {"cluster": "", "node": None, "job_id": None}
 _EVIDENCE = {"baseline": None, "peers": None, "change_at": None, "note": ""}

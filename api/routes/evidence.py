@@ -11,6 +11,7 @@ from api.deps import ServicesDep
 from api.http import conditional
 from api.routes.findings import FindingId, visible
 from api.security.auth import FindingsReader
+from api.silent_jobs import no_steps
 from store.evidence.freeze import evidence_of
 
 router = APIRouter(prefix="/api/v1/findings", tags=["findings"])
@@ -165,7 +166,8 @@ def read_explanation(
     """Explain a finding to people: why this subject, why no other, how sure, what would change it."""
     with services.pool.connection() as conn:
         stored = visible(conn, finding_id, principal)
-    sections = explanation(stored.doc)
+        stopped = no_steps(conn, [stored.doc], services.now())[0]
+    sections = explanation(stored.doc | stopped)
     shown = [{"title": section.title, "lines": list(section.lines)} for section in sections]
     return conditional.answer(
         request, {"finding_id": finding_id, "sections": shown, "text": text_of(sections)}

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from psycopg import Connection
 from pydantic import BaseModel, Field
 
+from alerts.cases.lifecycle import LIVE
 from alerts.finding import Status
 from alerts.silence import Silence, labels, muting
 from api.audit import record
@@ -21,6 +22,7 @@ from api.http.text_forms import in_form
 from api.http.times import Moment, parse_time, rfc3339
 from api.routes.finding_kinds import check_kinds
 from api.security.auth import FindingsReader, FindingsWriter, Principal
+from api.silent_jobs import no_steps
 from slowrank.telemetry.records import Severity
 from store.findings import findings, search, silences
 from store.findings.findings import Conflict, Edit, Verdict
@@ -44,7 +46,6 @@ _SORTS: dict[Sort, StoreSort] = {
     "-severity": "severity",
 }
 _SHADOW = {"true": True, "false": False, "all": None}
-_LIVE = frozenset({"suspected", "open", "acknowledged"})
 _PAGE = {"application/json": {"schema": {"$ref": "#/components/schemas/FindingPage"}}}
 _ONE = {"application/json": {"schema": {"$ref": "#/components/schemas/Finding"}}}
 
@@ -96,8 +97,12 @@ def read_findings(
         with services.pool.connection() as conn:
             page = search.find(conn, wanted)
             silenced = Silencer(silences.current(conn, services.now()), services.now())
+            stopped = no_steps(conn, [item.doc for item in page.items], services.now())
         # After the connection is given back: thousands of silences take a while.
-        items = [item.doc | silenced.fields(item.doc) for item in page.items]
+        items = [
+            item.doc | since | silenced.fields(item.doc)
+            for item, since in zip(page.items, stopped, strict=True)
+        ]
     cursor = services.cursors.seal(list(page.next), bound) if page.next else ""
     content = {
         "items": items,
@@ -131,7 +136,7 @@ def update_finding(
     step = findings.acknowledge if body.status == "acknowledged" else findings.resolve
     with services.pool.connection() as conn, conn.transaction():
         seen = visible(conn, finding_id, principal)
-        conditional.check_if_match(request, _tag(_silenced(conn, seen, services.now()), seen))
+        conditional.check_if_match(request, _tag(_at_present(conn, seen, services.now()), seen))
         # With the version: another request may change the finding between this read and the store's lock.
         edit = Edit(principal.author, services.now(), body.note, seen.version)
         try:
@@ -206,7 +211,7 @@ def _bound(filters: Filters, principal: Principal) -> dict[str, Any]:
 
 def _sort(filters: Filters) -> StoreSort:
     if filters.sort is None:
-        return "cost" if filters.status and _LIVE.issuperset(filters.status) else "detected_at"
+        return "cost" if filters.status and LIVE.issuperset(filters.status) else "detected_at"
     return _SORTS[filters.sort]
 
 
@@ -221,17 +226,19 @@ def visible(conn: Connection[Any], finding_id: str, principal: Principal) -> Sto
 def _detail(conn: Connection[Any], stored: StoredFinding, now: datetime) -> dict[str, Any]:
     steps = findings.history(conn, stored.id)
     found = stored.doc | {"history": [step | {"at": rfc3339(step["at"])} for step in steps]}
-    return found | _silenced(conn, stored, now)
+    return found | _at_present(conn, stored, now)
 
 
-def _silenced(conn: Connection[Any], stored: StoredFinding, now: datetime) -> dict[str, str]:
-    return Silencer(silences.current(conn, now), now).fields(stored.doc)
+def _at_present(conn: Connection[Any], stored: StoredFinding, now: datetime) -> dict[str, str]:
+    """Return what is served beside a finding and no part of its version: its silence, its job's last step."""
+    silenced = Silencer(silences.current(conn, now), now).fields(stored.doc)
+    return silenced | no_steps(conn, [stored.doc], now)[0]
 
 
 def _tag(content: Mapping[str, Any], stored: StoredFinding) -> str:
-    # A silence changes what is served, and not the version of the finding.
-    until = content.get("silenced_by", ""), content.get("silenced_until", "")
-    return f'W/"{stored.id}.{stored.version}{"".join(f".{one}" for one in until if one)}"'
+    # What is served changes with these, and not the version of the finding.
+    beside = (content.get(name) for name in ("silenced_by", "silenced_until", "no_steps_since"))
+    return f'W/"{stored.id}.{stored.version}{"".join(f".{one}" for one in beside if one)}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +250,7 @@ class Silencer:
 
     def fields(self, doc: Mapping[str, Any]) -> dict[str, str]:
         """Return ``silenced_by`` and ``silenced_until`` of the silence that mutes longest; else nothing."""
-        found = muting(self.silences, labels(doc), self.now) if doc["status"] in _LIVE else None
+        found = muting(self.silences, labels(doc), self.now) if doc["status"] in LIVE else None
         if found is None:
             return {}
         return {

@@ -1,4 +1,4 @@
-// What every page does: theme, copy buttons, the ticking cost, local time on hover, and keys.
+// What every page does: theme, copy buttons, the facts of an open finding, local time on hover, and keys.
 "use strict";
 (() => {
   const all = (selector, root) => [...(root || document).querySelectorAll(selector)];
@@ -40,17 +40,17 @@
     if (time && !time.title) time.title = new Date(time.dateTime).toLocaleString(undefined, { timeZoneName: "short" });
   });
 
-  function tick() {
-    const now = Date.now();
-    for (const cost of all("[data-tick]")) {
-      const { lost, rate, at } = cost.dataset;
-      const hours = Math.max(0, now - Date.parse(at)) / 3.6e6;
-      const value = Number(lost) + Number(rate) * hours;
-      cost.textContent = value.toLocaleString("en", { maximumFractionDigits: 2, minimumFractionDigits: 2 });
-    }
+  // What an open finding costs is read anew and not reckoned here, so that every page shows the same.
+  async function refresh() {
+    const facts = document.querySelector("[data-live]");
+    if (!facts || document.hidden) return;
+    const answer = await fetch(location.href).catch(() => null);
+    if (!answer || !answer.ok) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector(".facts");
+    if (fresh) facts.replaceWith(fresh);
   }
-  setInterval(tick, 1000);
-  tick();
+  setInterval(refresh, 15000);
+  document.addEventListener("visibilitychange", refresh);
 
   // j and k move through rows, Enter opens one, a and s go to its forms.
   let at = -1;

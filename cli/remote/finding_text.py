@@ -90,12 +90,15 @@ def _since(finding: Mapping[str, Any]) -> str:
 
 def _cost(finding: Mapping[str, Any]) -> str:
     lost, rate = finding.get("gpu_hours_lost"), finding.get("gpu_hours_lost_per_hour")
-    if lost is None:
-        return "no loss measured"
-    more = f", {amount(rate)} more every hour" if rate else ""
-    ratio = finding.get("job_slowdown_ratio")
-    job = f"; the job runs at {100 / ratio:.1f} % of its speed" if ratio and ratio > 1 else ""
-    return f"{amount(lost)} GPU-hours lost{more}{job}"
+    ratio, since = finding.get("job_slowdown_ratio"), finding.get("no_steps_since")
+    parts = ["no loss measured" if lost is None else f"{amount(lost)} GPU-hours lost"]
+    if lost is not None and rate:
+        parts[0] += f", {amount(rate)} more every hour"
+    if lost is not None and ratio and ratio > 1:
+        parts.append(f"the job {'ran' if since else 'runs'} at {100 / ratio:.1f} % of its speed")
+    if since:
+        parts.append(f"the job has made no steps since {since}")
+    return "; ".join(parts)
 
 
 def _piece(piece: Mapping[str, Any]) -> str:

@@ -195,7 +195,11 @@ _DOMAINS = {"rack": ("rack",), "switch": ("switch", "rail"), "site": ("cluster",
 _COLUMNS = {
     "severity": lambda f: f["severity"],
     "since": lambda f: ago(f["onset"]),
-    "status": lambda f: f"{f['status']}, silenced" if f.get("silenced_until") else f["status"],
+    "status": lambda f: (
+        f["status"]
+        + (", silenced" if f.get("silenced_until") else "")
+        + (", job silent" if f.get("no_steps_since") else "")
+    ),
     "subject": _subject,
     "kind": lambda f: f["kind"],
     "slow": _ratio,
@@ -207,6 +211,7 @@ _COLUMNS = {
 
 _MORE = {
     "silenced until": lambda f: f.get("silenced_until"),
+    "no steps since": lambda f: f.get("no_steps_since"),
     "job": lambda f: f["subject"].get("job_id"),
     "onset": lambda f: f["onset"],
     "detected": lambda f: f["detected_at"],

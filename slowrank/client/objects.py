@@ -120,6 +120,7 @@ class Finding(TypedDict):
     history: NotRequired[list[dict[str, Any]]]
     silenced_by: NotRequired[str]
     silenced_until: NotRequired[str]
+    no_steps_since: NotRequired[str]
     truncated: NotRequired[bool]
 
 

@@ -2,17 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
 from psycopg import Connection
 from psycopg.rows import dict_row
 
+from store.telemetry.buckets import BUCKET_SECONDS
 from store.text import storable
 
 _IN: LiteralString = "(%(clusters)s::text[] IS NULL OR cluster = ANY(%(clusters)s))"
+# A job that makes no steps loses nothing by slow ones; a stop is reported on.
 _OPEN: LiteralString = (
-    "SELECT severity, kind, count(*) AS n, sum(gpu_hours_lost_per_hour) AS rate FROM findings "
+    "SELECT severity, kind, count(*) AS n, sum(gpu_hours_lost_per_hour) FILTER (WHERE job.at IS NULL "
+    "OR job.at >= %(running)s OR findings.last_seen_at > job.at + %(bucket)s) AS rate FROM findings "
+    "LEFT JOIN LATERAL (SELECT max(jobs.last_seen_at) AS at FROM jobs WHERE jobs.cluster = findings.cluster "
+    "AND jobs.job_id = findings.job_id) AS job ON true "
     "WHERE status IN ('open', 'acknowledged') AND NOT shadow AND " + _IN + " GROUP BY severity, kind"
 )
 # Devices of one name are behind the same switch of every node: a rail.
@@ -59,10 +64,16 @@ class JobTime:
     restarts: int
 
 
-def open_findings(conn: Connection[Any], clusters: Sequence[str]) -> list[dict[str, Any]]:
-    """Return by severity and kind how many findings are open, and the GPU-hours that they cost an hour."""
+def open_findings(
+    conn: Connection[Any], clusters: Sequence[str], *, running: datetime
+) -> list[dict[str, Any]]:
+    """Return by severity and kind how many findings are open, and the GPU-hours that they cost an hour.
+
+    ``running``: a job without a step since then does not run.
+    """
+    values = {"clusters": _texts(clusters), "running": running, "bucket": timedelta(seconds=BUCKET_SECONDS)}
     with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(_OPEN, {"clusters": _texts(clusters)}).fetchall()
+        return cursor.execute(_OPEN, values).fetchall()
 
 
 def gpu_hours_lost(conn: Connection[Any], clusters: Sequence[str], since: datetime) -> float:

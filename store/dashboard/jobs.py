@@ -1,7 +1,7 @@
 """Jobs, where their ranks run, and what has cost them GPU-hours."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
@@ -44,6 +44,11 @@ GROUP BY cluster, job_id
 _HUNG: LiteralString = """
 SELECT DISTINCT cluster, job_id FROM findings
 WHERE job_id = ANY(%s) AND kind = 'hang.job' AND status IN ('open', 'acknowledged') AND NOT shadow
+"""
+
+_LAST_STEPS: LiteralString = """
+SELECT cluster, job_id, max(last_seen_at) FROM jobs
+WHERE (cluster, job_id) IN (SELECT * FROM unnest(%s::text[], %s::text[])) GROUP BY cluster, job_id
 """
 
 _COSTS: LiteralString = """
@@ -121,6 +126,15 @@ def with_totals(conn: Connection[Any], found: Sequence[dict[str, Any]]) -> list[
 def hung(conn: Connection[Any], job_ids: Sequence[str]) -> set[tuple[str, str]]:
     """Return cluster and id of the jobs of these ids that an open finding says to be hung."""
     return set(conn.execute(_HUNG, (list(job_ids),)).fetchall())
+
+
+def last_steps(
+    conn: Connection[Any], job_keys: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], datetime]:
+    """Return when jobs, given by cluster and id, made their last step, to ten seconds."""
+    keys = sorted({(storable(cluster), storable(job_id)) for cluster, job_id in job_keys})
+    rows = conn.execute(_LAST_STEPS, ([cluster for cluster, _ in keys], [job_id for _, job_id in keys]))
+    return {(cluster, job_id): at for cluster, job_id, at in rows.fetchall()}
 
 
 def costs_of(conn: Connection[Any], cluster: str, job_id: str) -> list[dict[str, Any]]:

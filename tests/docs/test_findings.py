@@ -16,7 +16,7 @@ from slowrank.telemetry import Subject
 PAGE = (Path(__file__).resolve().parents[2] / "docs/findings.md").read_text()
 UNSEEN = {"schema", "last_seen_at", "resolved_at", "detector_version"}
 ADDED_WHEN_SERVED = {"updated_at", "acknowledged", "closed", "feedback", "history", "truncated"}
-ADDED_WHEN_SERVED |= {"silenced_by", "silenced_until"}
+ADDED_WHEN_SERVED |= {"silenced_by", "silenced_until", "no_steps_since"}
 
 
 def test_the_table_of_kinds_is_written_from_their_rows():

@@ -24,6 +24,7 @@ from api.routes.findings import FindingId
 from api.security import links
 from api.security.auth import CredentialsDep, Requires, authenticated
 from api.security.sessions import token_of
+from api.silent_jobs import no_steps
 from store.access import sessions
 from store.access.link_key import link_key
 from store.dashboard.fleet import node_counts
@@ -74,7 +75,8 @@ def show_finding(
         newest = node_counts(conn, (stored.cluster,), now - SILENT)["newest"]
         others = findings.titles(conn, stored.cluster, _same_cause(stored.doc))
         silence = muting(silences.current(conn, now), labels(stored.doc), now)
-    finding = shown(stored.doc)
+        stopped = no_steps(conn, [stored.doc], now)[0]
+    finding = shown(stored.doc | stopped)
     false_alarm = done == "false_positive"
     return page(
         request,

@@ -15,6 +15,7 @@ from api.pages.finding_view import shown
 from api.pages.formats import query
 from api.pages.render import page
 from api.pages.route import PageRoute
+from api.silent_jobs import no_steps
 from store.findings import search, silences
 from store.findings.search import FindingFilter
 
@@ -99,7 +100,11 @@ def listed(services: Services, seen: Visit, filters: Filters, *, limit: int = PA
     with services.pool.connection() as conn:
         found = search.find(conn, wanted)
         mutes = silences.current(conn, now)
-    rows = [shown(item.doc) | {"silenced": _is_muted(item.doc, mutes, now)} for item in found.items]
+        stopped = no_steps(conn, [item.doc for item in found.items], now)
+    rows = [
+        shown(item.doc | since) | {"silenced": _is_muted(item.doc, mutes, now)}
+        for item, since in zip(found.items, stopped, strict=True)
+    ]
     cursor = services.cursors.seal(list(found.next), bound) if found.next else ""
     return Listed(rows, found.total, cursor)
 

@@ -14,6 +14,7 @@ from api.http import conditional
 from api.routes.dashboard.nodes import SILENT, State, state_of
 from api.routes.dashboard.ranges import Name, milliseconds, readable
 from api.security.auth import TelemetryReader
+from api.silent_jobs import RUNNING
 from store.dashboard import fleet as stored
 from store.dashboard.nodes import NodeFilter, NodeState, nodes
 from store.telemetry.windows import bounded
@@ -98,7 +99,7 @@ def read_fleet(
 
 def numbers_of(conn: Any, clusters: tuple[str, ...], now: datetime) -> dict[str, Any]:
     """Return the numbers of some clusters (none: all)."""
-    opened = stored.open_findings(conn, clusters)
+    opened = stored.open_findings(conn, clusters, running=now - RUNNING)
     counts = stored.node_counts(conn, clusters, now - SILENT)
     time, week = (
         stored.job_time(conn, clusters, now - _WEEK),

@@ -19,6 +19,7 @@ from api.routes.dashboard.heat import Heat, ratios
 from api.routes.dashboard.nodes import coords_of
 from api.routes.dashboard.ranges import Name, Range, milliseconds, readable
 from api.security.auth import Principal, TelemetryReader
+from api.silent_jobs import RUNNING
 from detectors.changepoint.offline_segmentation import change_points
 from store.dashboard import jobs as stored
 from store.dashboard import steps
@@ -28,9 +29,6 @@ from store.telemetry.metrics import stored_metric
 from store.telemetry.windows import MATRIX_SECONDS, bounded
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["telemetry"])
-
-# A job with a step since then counts as running (as long as a node counts as reporting).
-RUNNING = timedelta(minutes=2)
 
 # Window of a query that names none. Chosen: 180 roll-ups of ten seconds, each a point of the band.
 DEFAULT_WINDOW = timedelta(minutes=30)

@@ -50,6 +50,15 @@ def test_measurements_are_quoted():
         assert part in line, part
 
 
+def test_the_pace_of_a_job_without_steps_is_past():
+    """As on the page and in the terminal."""
+    shown = said("Its job", job_slowdown_ratio=2.0, no_steps_since="2026-11-20T08:00:10Z")
+    assert shown == [
+        "Its job ran 2.00 times as long a step as when it was healthy.",
+        "Its job has made no steps since 2026-11-20T08:00:10Z.",
+    ]
+
+
 def test_a_constant_past_has_no_deviations():
     """No division by a spread of zero."""
     (line,) = said("usual", evidence=[TIMING | {"baseline": {"median": 2.2, "mad": 0.0, "n": 9}}])

@@ -4,6 +4,7 @@ import asyncio
 import html
 import json
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
@@ -378,6 +379,55 @@ def test_a_reader_sees_no_forms(signed_in, save_finding):
     text = signed_in("findings:read").get(f"/findings/{save_finding().id}").text
     assert "/acknowledge" not in text
     assert "Answer" not in text
+
+
+def test_a_finding_says_since_when_its_job_makes_no_steps(signed_in, client, pool, add_job, save_finding):
+    """Two minutes after the last one, on its page, in lists and in the API; then how fast it ran is past."""
+    add_job("812345", age=60)
+    open_ = save_finding(job_slowdown_ratio=2.0)
+    ended = save_finding(gpu=6, status="resolved", resolved_at=1.8e9, job_slowdown_ratio=2.0)
+    browser, url = signed_in(), f"/api/v1/findings/{open_.id}"
+    running = client.get(url)
+    assert "no_steps_since" not in running.json()
+    assert "the job runs at 50.0 % of its speed" in browser.get(f"/findings/{open_.id}").text
+
+    with pool.connection() as conn:
+        conn.execute("UPDATE jobs SET last_seen_at = last_seen_at - interval '2 min'")
+    silent = client.get(url, headers={"if-none-match": running.headers["etag"]})
+    since = silent.json()["no_steps_since"]
+    listed = client.get("/api/v1/findings").json()["items"]
+    assert {item["id"]: item.get("no_steps_since") for item in listed} == {open_.id: since, ended.id: None}
+    text = browser.get(f"/findings/{open_.id}").text
+    assert "the job ran at 50.0 % of its speed" in text
+    assert f'has made no steps since <time datetime="{since}"' in text
+    assert f'no steps of its job since <time datetime="{since}"' in browser.get("/findings").text
+    assert "no steps" not in browser.get(f"/findings/{ended.id}").text
+
+
+def test_what_a_job_that_makes_no_steps_costs_is_its_stop(client, add_job, save_finding):
+    """Its slow steps cost nothing any more, a stop that is reported on does; in lists and for the fleet."""
+    add_job("812345", age=200)
+    slow = save_finding(gpu_hours_lost_per_hour=2.0, cost_per_hour=5.0)
+    stop = save_finding(kind="hang.job", last_seen_at=time.time(), gpu_hours_lost_per_hour=8.0)
+    elsewhere = save_finding(cluster="prod-b", gpu_hours_lost_per_hour=16.0)
+    costs = ("gpu_hours_lost_per_hour", "cost_per_hour")
+    listed = {f["id"]: tuple(map(f.get, costs)) for f in client.get("/api/v1/findings").json()["items"]}
+    assert listed == {slow.id: (0.0, 0.0), stop.id: (8.0, None), elsewhere.id: (16.0, None)}
+    assert client.get(f"/api/v1/findings/{slow.id}").json()["gpu_hours_lost_per_hour"] == 0.0
+    assert client.get("/api/v1/fleet").json()["numbers"]["gpu_hours_lost_per_hour"] == 24.0
+
+
+def test_all_pages_show_the_cost_that_is_stored(signed_in, add_job, save_finding):
+    """However long ago its last evidence was: nothing is added to it."""
+    add_job("812345")
+    finding = save_finding(gpu_hours_lost=0.0375, gpu_hours_lost_per_hour=2.0)
+    browser = signed_in()
+    assert (
+        '<strong class="cost">0.0375</strong> GPU-hours lost' in browser.get(f"/findings/{finding.id}").text
+    )
+    job = browser.get("/job?cluster=prod-a&job_id=812345").text
+    assert "<dd>0.0375</dd><dt>GPU-hours lost</dt>" in job
+    assert "<dd>0.0375</dd><dt>lost in 24 h</dt>" in browser.get("/").text
 
 
 def test_an_open_finding_says_when_its_cluster_is_silent(signed_in, add_nodes, save_finding):

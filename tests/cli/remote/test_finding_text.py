@@ -135,6 +135,13 @@ def test_a_finding_without_anything_more():
     assert "onset\n" not in text
 
 
+def test_what_is_said_of_a_job_that_has_stopped_is_past():
+    """Not how fast it runs, but how fast it ran and since when it makes no steps."""
+    text = " ".join(line.strip() for line in shown(no_steps_since="2026-11-20T08:00:10Z"))
+    assert "the job ran at 76.3 % of its speed; the job has made no steps since 2026-11-20T08:00:10Z" in text
+    assert "the job runs" not in text
+
+
 def test_hostile_text_does_not_reach_the_terminal():
     """Control characters of telemetry are replaced."""
     text = "\n".join(shown(title="\x1b]0;x\x07", subject={"node": "n\x1b[31m"}))

@@ -61,6 +61,18 @@ def test_a_finding_is_answered(signed_in_tab, save_finding, client):
     assert page.console == []
 
 
+def test_the_cost_of_an_open_finding_follows_what_is_stored(signed_in_tab, save_finding):
+    """Read anew every 15 s, and when the tab is looked at again; never reckoned on the page."""
+    page, base = signed_in_tab
+    finding = save_finding(gpu_hours_lost=1.5)
+    page.open(f"{base}/findings/{finding.id}")
+    assert page.run("document.querySelector('.cost').textContent") == "1.5"
+    save_finding(onset=finding.onset, last_seen_at=finding.last_seen_at + 30, gpu_hours_lost=1.75)
+    page.run("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for("document.querySelector('.cost').textContent === '1.75'")
+    assert page.console == []
+
+
 def test_a_command_is_copied(signed_in_tab, save_finding):
     """The button puts the text beside it on the clipboard, and says so."""
     page, base = signed_in_tab

@@ -59,14 +59,16 @@ def with_first_past(before: Source | None, s: Suspicion, first_seen_at: float) -
     if last is None or (last.subject.job_id, last.subject.attempt) != (s.subject.job_id, s.subject.attempt):
         return s
     first = {(e.detector, e.metric): e for e in last.evidence}
-    pieces = (_with_past(e, first.get((e.detector, e.metric)), first_seen_at) for e in s.evidence)
+    dates = [e.change_at for e in s.evidence if e.change_at is not None]
+    redated = bool(dates) and min(dates) > first_seen_at
+    pieces = (_with_past(e, first.get((e.detector, e.metric)), redated=redated) for e in s.evidence)
     return msgspec.structs.replace(s, evidence=tuple(pieces))
 
 
-def _with_past(e: Evidence, first: Evidence | None, first_seen_at: float) -> Evidence:
-    redated = e.change_at is not None and e.change_at > first_seen_at
+def _with_past(e: Evidence, first: Evidence | None, *, redated: bool) -> Evidence:
     if first is None or first.change_at is None:
-        return msgspec.structs.replace(e, baseline=None, change_at=None, note=_NO_PAST) if redated else e
+        unknown = redated and e.baseline is not None
+        return msgspec.structs.replace(e, baseline=None, change_at=None, note=_NO_PAST) if unknown else e
     if redated:
         # The note is about the later change as well.
         return msgspec.structs.replace(first, value=e.value, peers=e.peers)

@@ -64,9 +64,19 @@ def test_what_is_slow_in_waves_is_compared_with_what_was_before_all_of_them():
 
 
 def test_a_look_back_at_the_onset_is_kept_when_later_ones_miss_it():
-    """With its date and its note."""
-    look = piece(2.3, 1.0, 41.25, metric=RATIO, note="confirmed")
-    assert shown(RAISED, AGAIN, slow(104.0, look), AGAIN)[-1] == (1.8, 1.0, 41.25, "confirmed")
+    """With its date and its note: that there was no change is said of a later date, too."""
+    look = slow(104.0, piece(2.3, 1.0, 41.25, metric=RATIO, note="confirmed"))
+    assert shown(RAISED, AGAIN, look, AGAIN)[-1] == (1.8, 1.0, 41.25, "confirmed")
+    missed = slow(135.0, piece(0.43, 0.40, 55.0), piece(1.7, 1.2, None, metric=RATIO, note="no change"))
+    assert shown(RAISED, look, missed)[-1] == (1.7, 1.0, 41.25, "confirmed")
+    unsure = slow(104.0, piece(0.45, 0.18, 41.0), piece(1.7, 1.0, None, metric=RATIO, note="no change"))
+    assert shown(RAISED, look, unsure)[-1] == (1.7, 1.0, None, "no change")
+
+
+def test_a_change_that_sets_in_soon_after_the_onset_has_its_own_past():
+    """A look back may date it some steps later, after it was suspected."""
+    look = slow(73.0, piece(0.45, 0.18, 41.0), piece(2.3, 1.0, 42.5, metric=RATIO, note="confirmed"))
+    assert shown(RAISED, look)[-1] == (2.3, 1.0, 42.5, "confirmed")
 
 
 @pytest.mark.parametrize("since", [40.0, 41.5])

@@ -260,6 +260,19 @@ def test_a_finding_for_people(slowrank, reach, save_finding):
     assert "opened by detectors" in text
 
 
+def test_the_list_says_whose_job_makes_no_steps(slowrank, reach, save_finding, pool):
+    """Beside the status; since when is shown by `show`."""
+    saved = save_finding(job_slowdown_ratio=2.0)
+    with pool.connection() as conn:
+        conn.execute(
+            "INSERT INTO jobs VALUES ('prod-a', '812345', 0, 8, 0, 9, '2026-01-01Z', '2026-01-01 01:00:00Z')"
+        )
+    assert "open, job silent" in slowrank("findings", "list", env=reach).stdout
+    assert "no steps since 2026-01-01T01:00:10Z" in " ".join(
+        slowrank("findings", "show", saved.id, env=reach).stdout.split()
+    )
+
+
 def test_silences(slowrank, reach, save_finding):
     """add, list and expire."""
     slowrank(

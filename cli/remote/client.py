@@ -164,6 +164,11 @@ def client(url: str | None, key: str | None) -> "Iterator[Client]":
         )
     except httpx.TimeoutException:
         fail(f"{reach.url} did not answer in time. Run `slowrank healthcheck api`.")
+    except httpx.TransportError as error:
+        fail(
+            f"{reach.url} broke the connection off: {error}. Is it slowrank's API? Start `slowrank up` or "
+            "`slowrank api run`, or give --url."
+        )
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
         fail(f"request to {reach.url} failed: {error}")
 

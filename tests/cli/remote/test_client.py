@@ -1,6 +1,7 @@
 """The command line's way to the API, where something else answers."""
 
 import json
+import socket
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -268,6 +269,19 @@ def test_an_address_that_an_earlier_up_left_is_named_as_such(no_key):
         in left.stderr
     )
     assert "no API answers at http://127.0.0.1:2. " in given.stderr
+
+
+def test_a_server_that_hangs_up_is_named(no_key):
+    """Something listens there that does not speak HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        hang_up = threading.Thread(target=lambda: listener.accept()[0].close(), daemon=True)
+        hang_up.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        result = CliRunner().invoke(app, ["findings", "list", "--url", url, "--key", "k"])
+        hang_up.join()
+    assert result.exit_code == 2
+    assert f"{url} broke the connection off: " in result.stderr
+    assert "Start `slowrank up` or" in result.stderr
 
 
 def test_https_to_a_server_without_it_is_named(stranger, no_key):

@@ -43,7 +43,7 @@ MAX_FINDINGS = 500
 # Lines of the command's other output in a result. Chosen: more than anyone reads.
 MAX_NOTES = 50
 
-_SUMMARY = re.compile(r"\d+ findings; (\d+) rows read")
+_SUMMARY = re.compile(r"\d+ findings?; (\d+) rows read")
 
 # Chosen: half way to the least priority, so that live telemetry comes first and a result still comes.
 _NICE = 10

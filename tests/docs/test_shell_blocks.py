@@ -48,7 +48,11 @@ class Session:
     def __init__(self, folder, receiver):
         self.folder = folder
         port = receiver.rsplit(":", 1)[1].partition("/")[0]
-        self.replaced = {"https://hooks.example.org/gpu": receiver, "--seconds 120": "--seconds 3"}
+        self.replaced = {
+            "https://hooks.example.org/gpu": receiver,
+            "--seconds 120": "--seconds 3",
+            "--slow-after 40": "--slow-after 1",
+        }
         clean = {n: v for n, v in os.environ.items() if not n.startswith("SLOWRANK_")}
         self.env = clean | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

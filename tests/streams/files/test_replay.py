@@ -260,7 +260,7 @@ def test_backtest_says_what_another_file_would_change(slow_job, tmp_path):
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("gone")
     assert "rank 5" in result.stdout
-    assert "1 findings before, 0 after: 0 opened, 1 gone, 0 changed, 0 the same" in result.stderr
+    assert "1 finding before, 0 after: 0 opened, 1 gone, 0 changed, 0 the same" in result.stderr
     [line] = backtest(slow_job, "--compare", off, "-o", "-").stdout.splitlines()
     assert json.loads(line)["before"]["subject"]["rank"] == 5
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.rig.ring import Ring
-from benchmarks.rig.user_code import FOREVER_SECONDS, UserCode
+from benchmarks.rig.user_code import FOREVER_SECONDS, UserCode, rank_options
 from examples.numpy_training import BATCH, Network, accumulate, load
 from slowrank import StepTimer
 
@@ -70,13 +70,7 @@ def _without_watchdog(collective: Callable[[], T]) -> T:
 
 def main() -> None:
     """Read the command line and train."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--addresses", required=True, help="host:port of every rank, with commas between")
-    parser.add_argument("--device", type=float, default=0.3, help="device time of a step, seconds")
-    parser.add_argument("--extra", type=float, default=0.1, help="what SIGUSR1 adds to a step, seconds")
-    options = parser.parse_args()
+    options = rank_options(__doc__)
     addresses = [part.rsplit(":", 1) for part in options.addresses.split(",")]
     ring = Ring(int(os.environ["RANK"]), [(host, int(port)) for host, port in addresses])
     train(ring, options)

@@ -16,7 +16,7 @@ import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.rig.user_code import FOREVER_SECONDS, UserCode
+from benchmarks.rig.user_code import FOREVER_SECONDS, UserCode, rank_options
 from examples.torch_ddp import timed_all_reduce
 from slowrank import StepTimer
 
@@ -61,13 +61,7 @@ def train(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Read the command line and train."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--addresses", required=True, help="host:port of every rank, with commas between")
-    parser.add_argument("--device", type=float, default=0.3, help="device time of a step, seconds")
-    parser.add_argument("--extra", type=float, default=0.1, help="what SIGUSR1 adds to a step, seconds")
-    train(parser.parse_args())
+    train(rank_options(__doc__))
 
 
 if __name__ == "__main__":

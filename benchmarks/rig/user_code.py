@@ -1,7 +1,8 @@
-"""What runs in a step of a training job besides its model, made slow or endless by signals."""
+"""What the ranks of both training jobs share: options, and user code that signals make slow or endless."""
 
 from __future__ import annotations
 
+import argparse
 import signal
 import time
 
@@ -28,3 +29,14 @@ class UserCode:
 
     def _stick(self, *_: object) -> None:
         self._stuck = True
+
+
+def rank_options(description: str | None) -> argparse.Namespace:
+    """Read the command line of a rank."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--addresses", required=True, help="host:port of every rank, with commas between")
+    parser.add_argument("--device", type=float, default=0.3, help="device time of a step, seconds")
+    parser.add_argument("--extra", type=float, default=0.1, help="what SIGUSR1 adds to a step, seconds")
+    return parser.parse_args()

@@ -35,7 +35,7 @@ def test_an_expert_that_is_popular_for_a_while_shows_its_position(each, position
 
 
 def test_stages_have_experts_of_their_own():
-    """One is popular in the first half of the ranks only: all halves of positions are told apart."""
+    """One is popular in the first half of the ranks only: all halves of positions are kept apart."""
     ranks = np.arange(64)
     found = refined(hot(logs(64), (ranks < 32) & (ranks % 2 == 0)))
     assert found == (ranks // 32 * 2 + ranks % 2).tolist()

@@ -117,9 +117,11 @@ class RollUp:
         """Close the open buckets of idle sources; drop sources gone for long."""
         self._now = max(self._now, event_time)
         idle, gone = self._now - IDLE_SECONDS, self._now - KEEP_SECONDS
-        rows = [row for source in self._all() if source.received < idle for row in source.close(math.inf)]
-        self._nodes = {k: s for k, s in self._nodes.items() if s.received >= gone}
-        self._jobs = {k: s for k, s in self._jobs.items() if s.received >= gone}
+        quiet = [source for source in self._all() if source.received < idle]
+        rows = [row for source in quiet for row in source.close(math.inf)]
+        if any(source.received < gone for source in quiet):
+            self._nodes = {k: s for k, s in self._nodes.items() if s.received >= gone}
+            self._jobs = {k: s for k, s in self._jobs.items() if s.received >= gone}
         return rows
 
     def flush(self) -> Rows:

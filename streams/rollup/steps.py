@@ -6,10 +6,11 @@ node came, and is that of adding row by row, bit for bit. Row by row go the reco
 each rank within one bucket, and all others of a node with one of them in the same bucket.
 """
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +28,10 @@ from streams.rollup.buckets import BucketQueue, changed
 # of its roll-ups.
 PLACE_SECONDS = 300.0
 
-# Columns of step rows that are summed; of the first ``MAXIMA`` the largest is kept as well.
-STEP_SECONDS = ("step_seconds", "compute_seconds", "wait_seconds", "checkpoint_seconds")
-MAXIMA = 2
-
-_SUMS, _MAXIMA = ([f"{name}_{kind}" for name in STEP_SECONDS] for kind in ("sum", "max"))
-
-# Where the columns of ``StepRollups.seconds`` stand in sums and maxima.
-_SECONDS = [[*_SUMS, *_MAXIMA[:MAXIMA]].index(name) for name in COLUMNS]
+# Of each column of ``StepRollups.seconds``: the column of step rows that it aggregates, and whether it is the
+# largest value instead of the sum.
+_READ = [name.removesuffix("_sum").removesuffix("_max") for name in COLUMNS]
+_LARGEST = np.array([[name.endswith("_max")] for name in COLUMNS])
 
 _PLACE = ("rank", "gpu_index", *COORDS)
 
@@ -43,38 +40,32 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Totals(NamedTuple):
-    """What a bucket holds of one rank: steps, sums of ``STEP_SECONDS``, maxima, first and last step."""
+    """What a bucket holds of one rank: steps, ``COLUMNS``, first and last step."""
 
     n: int
-    sums: Sequence[float]
-    maxima: Sequence[float]
+    seconds: Sequence[float]
     first: int
     last: int
 
 
 @dataclass(slots=True)
 class Columns:
-    """The same of ``ranks``, all of which have ``n`` steps: [columns, ranks] and [ranks]; NaN: none read."""
+    """The same of ``ranks``, all of which have ``n`` steps: [COLUMNS, ranks] and [ranks]; NaN: none read.
+
+    The arrays are replaced, never changed.
+    """
 
     ranks: Ranks
     n: int
-    sums: FloatArray
-    maxima: FloatArray
+    seconds: FloatArray
     first: IntArray
     last: IntArray
 
     def totals(self) -> Iterator[tuple[int, Totals]]:
         """Yield each rank with its totals."""
-        each = zip(
-            self.ranks,
-            self.sums.T.tolist(),
-            self.maxima.T.tolist(),
-            self.first.tolist(),
-            self.last.tolist(),
-            strict=True,
-        )
-        for rank, sums, maxima, first, last in each:
-            yield rank, Totals(self.n, sums, maxima, first, last)
+        each = zip(self.ranks, self.seconds.T.tolist(), self.first.tolist(), self.last.tolist(), strict=True)
+        for rank, seconds, first, last in each:
+            yield rank, Totals(self.n, seconds, first, last)
 
 
 @dataclass(slots=True)
@@ -90,34 +81,35 @@ class StepBucket:
         return not self.by_rank and (self.columns is None or self.columns.ranks == ranks)
 
     def add(self, rank: int, step: int, seconds: Sequence[float]) -> None:
-        """Add one row."""
+        """Add one row: its step, and of each of ``COLUMNS`` the value to aggregate."""
         if self.columns is not None:
             self.by_rank, self.columns = dict(self.columns.totals()), None
         before = self.by_rank.get(rank)
         if before is None:
-            self.by_rank[rank] = Totals(1, seconds, seconds[:MAXIMA], step, step)
+            self.by_rank[rank] = Totals(1, seconds, step, step)
             return
-        self.by_rank[rank] = Totals(
-            before.n + 1,
-            list(map(_plus, before.sums, seconds)),
-            list(map(_larger, before.maxima, seconds[:MAXIMA])),
-            min(before.first, step),
-            max(before.last, step),
-        )
+        joined = [join(a, b) for join, a, b in zip(_JOINS, before.seconds, seconds, strict=True)]
+        self.by_rank[rank] = Totals(before.n + 1, joined, min(before.first, step), max(before.last, step))
 
     def columns_by_rank(self) -> tuple[IntArray, IntArray, FloatArray, IntArray, IntArray]:
-        """Return ranks, ascending, and of each its steps, its ``seconds``, its first and its last step."""
+        """Return ranks, ascending, and of each its steps, ``COLUMNS``, its first and its last step."""
         if (held := self.columns) is not None:
-            order = np.argsort(held.ranks)
-            seconds = np.vstack((held.sums, held.maxima))[_SECONDS]
-            steps = np.full(len(order), held.n)
-            ranks = np.array(held.ranks)[order]
-            return ranks, steps, seconds[:, order], held.first[order], held.last[order]
+            ranks, order = _ascending(held.ranks)
+            n = np.full(len(ranks), held.n)
+            return ranks, n, held.seconds[:, order], held.first[order], held.last[order]
         ranks = np.array(sorted(self.by_rank))
         each = [self.by_rank[rank] for rank in ranks.tolist()]
-        seconds = np.array([(*one.sums, *one.maxima) for one in each]).T[_SECONDS]
+        seconds = np.array([one.seconds for one in each]).T
         n, first, last = (np.array([getattr(one, name) for one in each]) for name in ("n", "first", "last"))
         return ranks, n, seconds, first, last
+
+
+# A node sends the same ranks with every step: holds those of 4,096 nodes.
+@functools.lru_cache(maxsize=4096)
+def _ascending(ranks: Ranks) -> tuple[IntArray, IntArray | slice]:
+    """Return the ranks in ascending order, and where they stand in ``ranks``."""
+    order = np.argsort(ranks)
+    return np.array(ranks)[order], slice(None) if sorted(ranks) == list(ranks) else order
 
 
 class Waiting(NamedTuple):
@@ -144,8 +136,11 @@ class StepBuckets:
         self._sent = b""
         self._ranks: Ranks = ()
         self._distinct = False
-        # Ends of the first dirty bucket and of the oldest one.
+        # Start of the last bucket that took a whole record.
+        self._start = -math.inf
+        # Ends of the first dirty bucket and of the oldest one; before which bucket no place is due.
         self._due = self._oldest = math.inf
+        self._places_due = -math.inf
 
     def add(self, record: JobSteps) -> None:
         """Add the rows of a record not seen before; rows without a time are left out."""
@@ -155,11 +150,12 @@ class StepBuckets:
         if not ts:
             return
         self._note_places(record, len(ts))
-        start = min(ts) // BUCKET_SECONDS * BUCKET_SECONDS
+        first, last = min(ts), max(ts)
+        if not self._start <= first < self._start + BUCKET_SECONDS:
+            self._start = first // BUCKET_SECONDS * BUCKET_SECONDS
         # A NaN makes the sum one; it is cheaper to see than each.
-        whole = math.isfinite(sum(ts)) and max(ts) // BUCKET_SECONDS * BUCKET_SECONDS == start
-        if whole and self._distinct:
-            self._put(start, record, None)
+        if last < self._start + BUCKET_SECONDS and self._distinct and math.isfinite(sum(ts)):
+            self._put(self._start, record, None)
             return
         parts: dict[float, list[int]] = {}
         for row, at in enumerate(ts):
@@ -193,7 +189,8 @@ class StepBuckets:
                     last_step=last,
                 )
             )
-            rows += self._due_places(start, zip(ranks.tolist(), last.tolist(), strict=True))
+            if start >= self._places_due:
+                rows += self._due_places(start, zip(ranks.tolist(), last.tolist(), strict=True))
         ends = {start + BUCKET_SECONDS: bucket.dirty for start, bucket in self._open.items()}
         self._oldest = min(ends, default=math.inf)
         self._due = min((end for end, dirty in ends.items() if dirty), default=math.inf)
@@ -211,14 +208,16 @@ class StepBuckets:
         # Of several rows of one rank the first counts, as in the record.
         first = dict(reversed(list(zip(ranks, (tuple(map(_known, at)) for at in where), strict=True))))
         self._places.update(first)
+        self._places_due = -math.inf
 
     def _put(self, start: float, record: JobSteps, at: Sequence[int] | None) -> None:
         bucket = self._open.get(start)
         if bucket is None:
-            bucket = self._open[start] = StepBucket()
-        bucket.dirty = True
-        end = start + BUCKET_SECONDS
-        self._due, self._oldest = min(self._due, end), min(self._oldest, end)
+            bucket = self._open[start] = StepBucket(dirty=False)
+        if not bucket.dirty:
+            bucket.dirty = True
+            end = start + BUCKET_SECONDS
+            self._due, self._oldest = min(self._due, end), min(self._oldest, end)
         self._queue.add(start, Waiting(bucket, record, self._ranks, at))
 
     def _due_places(self, start: float, ranks: Iterable[tuple[int, int]]) -> Iterator[RankPlace]:
@@ -241,6 +240,8 @@ class StepBuckets:
                 step=last,
                 at=start,
             )
+        if all(self._written.get(rank, (None,))[0] == place for rank, place in self._places.items()):
+            self._places_due = min(at for _, at in self._written.values()) + PLACE_SECONDS
 
 
 def fold_steps(waiting: Iterable[Waiting]) -> None:
@@ -248,16 +249,16 @@ def fold_steps(waiting: Iterable[Waiting]) -> None:
     nodes: dict[int, list[Waiting]] = {}
     for one in waiting:
         nodes.setdefault(id(one.bucket), []).append(one)
-    pages: dict[tuple[int, int, int], list[list[Waiting]]] = {}
+    pages: dict[tuple[int, int, int, bool], list[list[Waiting]]] = {}
     for own in nodes.values():
         first = own[0]
         if first.bucket.takes_columns(first.ranks) and all(_alike(one, first) for one in own):
-            page = first.record.schema, len(first.ranks), len(own)
+            page = first.record.schema, len(first.ranks), len(own), first.bucket.columns is None
             pages.setdefault(page, []).append(own)
         else:
             for one in own:
                 _add_rows(one)
-    for (schema, _, turns), alike in pages.items():
+    for (schema, _, turns, _), alike in pages.items():
         _fold_page(STEP_SCHEMAS[schema].rows, turns, alike)
 
 
@@ -267,8 +268,8 @@ def _alike(one: Waiting, first: Waiting) -> bool:
 
 def _add_rows(one: Waiting) -> None:
     block = STEP_SCHEMAS[one.record.schema].rows
-    steps, *seconds = read(block, one.record.rows, ("step", *STEP_SECONDS)).values()
-    rows = list(zip(*seconds, strict=True))
+    held = read(block, one.record.rows, ("step", *_READ))
+    steps, rows = held["step"], list(zip(*(held[name] for name in _READ), strict=True))
     for row in range(len(rows)) if one.at is None else one.at:
         one.bucket.add(one.ranks[row], steps[row], rows[row])
 
@@ -278,39 +279,26 @@ def _fold_page(block: Block, turns: int, page: Sequence[Sequence[Waiting]]) -> N
     held = stacked(block, [own[t].record.rows for t in range(turns) for own in page])
     shape = turns, count * width
     steps: IntArray = held["step"].reshape(shape)
-    seconds = np.stack([held[name].reshape(shape) for name in STEP_SECONDS], axis=1).astype(np.float64)
-    before = [own[0].bucket.columns or _blank(own[0].ranks) for own in page]
-    sums, maxima = np.hstack([c.sums for c in before]), np.hstack([c.maxima for c in before])
+    read_now = np.stack([held[name].reshape(shape) for name in _READ], axis=1).astype(np.float64)
+    before = [own[0].bucket.columns for own in page]
+    # Either none or all of a page have columns.
+    if joined := [columns for columns in before if columns]:
+        read_now = np.concatenate((np.hstack([c.seconds for c in joined])[None], read_now))
+        steps = np.concatenate(
+            ([np.hstack([c.first for c in joined]), np.hstack([c.last for c in joined])], steps)
+        )
+    first, last, seconds = steps.min(axis=0), steps.max(axis=0), read_now[0]
+    unread = np.isnan(read_now)
     # Infinite values of both signs give NaN, which is what adding them one by one gives, too.
     with np.errstate(invalid="ignore"):
-        for now in seconds:
-            sums = _joined(sums, now, sums + now)
-            maxima = _joined(maxima, now[:MAXIMA], np.where(now[:MAXIMA] > maxima, now[:MAXIMA], maxima))
-    first = np.minimum(np.hstack([c.first for c in before]), steps.min(axis=0))
-    last = np.maximum(np.hstack([c.last for c in before]), steps.max(axis=0))
-    for i, own in enumerate(page):
+        for now, blank in zip(read_now[1:], unread[1:], strict=True):
+            both = np.where(_LARGEST, np.where(now > seconds, now, seconds), seconds + now)
+            seconds = np.where(blank, seconds, np.where(np.isnan(seconds), now, both))
+    for i, (own, columns) in enumerate(zip(page, before, strict=True)):
         at = slice(i * width, (i + 1) * width)
         # Copies: a view would keep the arrays of the whole page.
-        parts = (sums[:, at].copy(), maxima[:, at].copy(), first[at].copy(), last[at].copy())
-        own[0].bucket.columns = Columns(own[0].ranks, before[i].n + turns, *parts)
-
-
-def _joined(before: FloatArray, now: FloatArray, both: FloatArray) -> FloatArray:
-    """Return ``both`` where both were read, else the one that was."""
-    return np.where(np.isnan(now), before, np.where(np.isnan(before), now, both))
-
-
-def _blank(ranks: Ranks) -> Columns:
-    n = len(ranks)
-    nothing: Any = np.iinfo(np.int64)
-    return Columns(
-        ranks,
-        0,
-        np.full((len(STEP_SECONDS), n), np.nan),
-        np.full((MAXIMA, n), np.nan),
-        np.full(n, nothing.max),
-        np.full(n, nothing.min),
-    )
+        parts = seconds[:, at].copy(), first[at].copy(), last[at].copy()
+        own[0].bucket.columns = Columns(own[0].ranks, (columns.n if columns else 0) + turns, *parts)
 
 
 def _span(block: Block) -> tuple[int, int]:
@@ -337,3 +325,6 @@ def _larger(a: float, b: float) -> float:
     if b != b:
         return a
     return b if a != a else max(a, b)
+
+
+_JOINS = tuple(_larger if largest else _plus for (largest,) in _LARGEST)

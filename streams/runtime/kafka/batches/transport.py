@@ -180,8 +180,13 @@ class BatchConsumer(driver.Consumer):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._room.wait(), WAIT_SECONDS)
             return
-        if self._seek_due and self.flow_active and not await self._return_to_committed():
-            return
+        if self._seek_due:
+            # Wait for the flow first: a fetch that began as soon as it goes on would come before the seek. A
+            # state built from there takes the records that were dropped for processed.
+            if not self.flow_active:
+                await self.wait(self.can_resume_flow.wait())
+            if not await self._return_to_committed():
+                return
         epoch = self.epoch
         # A wait for some partitions goes on while another one gets room.
         wait = ROOM_SECONDS if self._buffered_partitions else WAIT_SECONDS

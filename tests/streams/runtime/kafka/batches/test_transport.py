@@ -183,6 +183,32 @@ def test_records_fetched_around_a_rebalance_are_dropped_and_read_again(run):
     run(scenario)
 
 
+def test_nothing_is_fetched_before_the_seek_when_the_flow_goes_on(run):
+    """Records were dropped while the flow was stopped; it goes on when the next fetch waits already."""
+
+    async def scenario(consumer, buffer):
+        async def revoked_meanwhile():
+            await consumer.on_partitions_revoked({PLACE})
+            return records(3, 4)
+
+        async def fetched():
+            consumer.calls.append("fetch")
+            return records(1, 2)
+
+        consumer.script = [revoked_meanwhile, fetched]
+        await consumer._drain_once()
+        consumer._set_active_tps({PLACE})
+        waiting = asyncio.ensure_future(consumer._drain_once())
+        await asyncio.sleep(0.01)
+        assert "seek" not in consumer.calls
+        consumer.resume_flow()
+        await asyncio.wait_for(waiting, 5)
+        assert consumer.calls[-2:] == ["seek", "fetch"]
+        assert [r.offset for r in (await buffer.get()).records] == [1, 2]
+
+    run(scenario)
+
+
 def test_revoking_commits_what_is_done_and_drops_the_rest(run):
     """Acknowledgements that come later, of messages of the earlier assignment, commit nothing."""
 

@@ -18,7 +18,7 @@ from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Suspect
 
 GroupId = tuple[str | None, tuple[tuple[str, int], ...]]
-"""The job, and the coordinates that the ranks of a group share."""
+"""The job, and the coordinates that the ranks of a group share, or where on its node it begins."""
 
 # Log-odds of the rank that is clearly slower than its mates (chosen: as one weak hardware sign).
 _SLOWEST = 2.0
@@ -28,16 +28,20 @@ def timing_of(case: Case) -> Suspicion | None:
     """Return the suspicion that compares a rank's times with its tensor-parallel group, if it is in one."""
     if case.made_of_ranks or "group" not in case.rule.gathered_into:
         return None
+    return _of_a_rank(case)
+
+
+def _of_a_rank(case: Case) -> Suspicion | None:
     # It stays in its group when its times are normal again and another source still holds.
     return next((v.latest for v in case.sources.values() if v.latest.ranks_in_group >= 2), None)
 
 
 def group_of(case: Case) -> GroupId | None:
     """Return the group that the case is about, or whose rank it is about."""
-    if case.subject.type == "group":
-        return case.subject.job_id, shared(case.subject)
-    timing = timing_of(case)
-    return None if timing is None else (timing.subject.job_id, shared(timing.subject))
+    timing = _of_a_rank(case) if case.subject.type == "group" else timing_of(case)
+    if timing is not None:
+        return timing.subject.job_id, shared(timing.subject) or _place(timing)
+    return (case.subject.job_id, shared(case.subject)) if case.subject.type == "group" else None
 
 
 def is_mate(case: Case, group: Case) -> bool:
@@ -55,11 +59,14 @@ def found(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> dict[s
         if group_id is not None and not case.made_of_ranks:
             mates.setdefault((case.kind, group_id), []).append(case)
     groups = {(c.kind, group_of(c)): c for c in cases.values() if c.subject.type == "group"}
-    changes = [_changed(ranks, groups.get(key), ts, config) for key, ranks in mates.items()]
+    taken = {case.key for case in groups.values() if case.live}
+    changes = [_changed(ranks, groups.get(key), taken, ts, config) for key, ranks in mates.items()]
     return {case.key: case for changed in changes for case in changed}
 
 
-def _changed(ranks: list[Case], group: Case | None, ts: float, config: FindingConfig) -> Iterable[Case]:
+def _changed(
+    ranks: list[Case], group: Case | None, taken: Collection[str], ts: float, config: FindingConfig
+) -> Iterable[Case]:
     over = [replace(c, leads_mates=False) for c in ranks if c.leads_mates and not c.live]
     if (group is not None and group.active and group.live) or any(c.leads_mates and c.live for c in ranks):
         return over
@@ -73,6 +80,9 @@ def _changed(ranks: list[Case], group: Case | None, ts: float, config: FindingCo
     if len(together) < size or any(fresh[c.key].mates != "as_slow" for c in together):
         return over
     whole = made(_subject(together[0]), together, ts) if group is None else revived(group, together)
+    # Without coordinates a node has one finding of a group at a time: its subject would be the same.
+    if group is None and whole.key in taken:
+        return over
     # It is held no longer than its ranks would have been.
     middle = together[(len(together) - 1) // 2]
     ready = min((c.ready_at for c in together if c.ready_at is not None), default=None)
@@ -134,6 +144,12 @@ def _subject(rank: Case) -> Subject:
         coords=dict(shared(timing.subject)) or None,
         rack=timing.subject.rack,
     )
+
+
+def _place(timing: Suspicion) -> tuple[tuple[str, int], ...]:
+    """Return where on its node the group of a rank without coordinates begins: its ranks are in a row."""
+    place, size = timing.subject.local_rank, timing.ranks_in_group
+    return () if place is None else (("local_rank", place // size * size),)
 
 
 def shared(subject: Subject) -> tuple[tuple[str, int], ...]:

@@ -71,8 +71,8 @@ def likely_group(ratios: Ratios, channel: TimingChannel, slow: SlowRank) -> Tens
 def mates(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: TensorGroup) -> Mates:
     """Return how slow the others of ``group`` were since the slow rank became so.
 
-    Where the group is only likely, its slowest rank stands for it as soon as noise does
-    not explain the difference: ranks that look as slow stay apart.
+    Where the group is only likely, its ranks are as slow unless one of them is slower than the next by more
+    than noise explains: two faults of one size at one moment are one.
     """
     others = group.members[group.members != slow.rank]
     if not others.size:
@@ -83,11 +83,14 @@ def mates(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: TensorG
         x = x[x[:, slow.rank] > SLOW_SIGMAS * sigma]
     effect, uncertain = nan_median(x), SURE_SIGMAS * sigma / math.sqrt(max(len(x), 1))
     own, least, most = float(effect[slow.rank]), float(effect[others].min()), float(effect[others].max())
-    clear = max((1 - 1 / _CLEAR) * own, _LEAST) if group.known else 0.0
+    clear = max((1 - 1 / _CLEAR) * own if group.known else 0.0, _LEAST, math.sqrt(2) * uncertain)
     # What was not read is neither.
-    if own - most >= max(clear, math.sqrt(2) * uncertain):
+    if own - most >= clear:
         return "less_slow" if least >= max(_FOLLOWS * own, uncertain) else ""
-    return "as_slow" if group.known and least >= _ALIKE * own else ""
+    slowest, next_one = np.sort(effect[group.members])[:-3:-1].tolist()
+    if not group.known and slowest - next_one >= clear:
+        return ""
+    return "as_slow" if least >= _ALIKE * own else ""
 
 
 def stands_out(x: Floats, sigma: float) -> int | None:

@@ -97,6 +97,36 @@ def test_three_of_four_are_no_group():
     assert [(kind, rank) for kind, rank, _ in opened(versions)] == [("rank", 0), ("rank", 1), ("rank", 2)]
 
 
+def nameless(rank, ts=10.0, **changes):
+    """Return what is said of a rank of a job without coordinates: two in a row look like a group."""
+    subject = Subject(
+        type="rank", cluster="c", node="n1", gpu_index=rank, local_rank=rank, rank=rank, job_id="j1"
+    )
+    return msgspec.structs.replace(mate(rank, ts), subject=subject, ranks_in_group=2, **changes)
+
+
+def test_ranks_that_look_like_a_group_are_one_finding_without_coordinates():
+    """Ranks 2 and 3 of the node, which nothing else distinguishes."""
+    _, versions = run(nameless(2), nameless(3))
+    found = story(versions)
+    assert opened(versions) == [("group", None, 12.5)]
+    assert (found.subject.node, found.subject.coords) == ("n1", None)
+    assert found.title == "n1 Tensor-parallel group of job j1 is 1.30x slower than 14 peers"
+    assert [s.subject.rank for s in found.suspects] == [2, 3]
+
+
+def test_another_pair_of_the_node_is_no_part_of_a_group_without_coordinates():
+    """Nor has it the group's finding, that says no more than which node: its ranks have their own."""
+    later = [nameless(rank, 100.0, onset=T0 + 90) for rank in (4, 5)]
+    _, versions = run(nameless(2), nameless(3), *later, until=200)
+    assert [(kind, rank) for kind, rank, _ in opened(versions)] == [
+        ("group", None),
+        ("rank", 4),
+        ("rank", 5),
+    ]
+    assert [s.subject.rank for s in story(versions).suspects] == [2, 3]
+
+
 def test_a_group_over_several_nodes_is_left_alone():
     """What is known of one node says nothing of the others."""
     told = [mate(rank, node=f"n{rank % 2}", ranks_in_group=0, mates="") for rank in range(4)]

@@ -81,6 +81,14 @@ def test_ranks_in_a_row_are_led_by_the_slowest_where_no_coordinates_are_known(gr
     assert last == {r: (len(group), "less_slow" if r == group[1] else "") for r in group}
 
 
+@pytest.mark.parametrize("group", [(8, 9), (12, 13, 14, 15)])
+@pytest.mark.parametrize("ratio", [1.1, 1.3])
+def test_ranks_in_a_row_that_nothing_distinguishes_are_as_slow(group, ratio):
+    """Two faults of one size that begin in one step on one node, and nowhere else, are one."""
+    last = {s.subject.rank: s.mates for s in suspicions(dict.fromkeys(group, ratio), coords={})}
+    assert last == dict.fromkeys(group, "as_slow")
+
+
 @pytest.mark.parametrize(("on", "off"), [(30, 20), (8, 40)], ids=["mostly", "at times"])
 def test_ranks_in_a_row_that_are_slow_on_and_off_are_led_by_the_slowest(on, off):
     """Also in what is said of them while they are well, or when they are slow for the second time."""

@@ -139,6 +139,8 @@ class PartitionTable(Generic[S]):
         async with lock:
             state = self._states.get(place)
             if state is None or offset > state.next_offset:
+                # Meanwhile nothing that the new state holds back may be processed in the one it replaces.
+                self.forget(place)
                 state = await self._build(place, offset, timestamp, rebuilt)
                 self._states[place] = state
             return state

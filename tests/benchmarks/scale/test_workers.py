@@ -3,16 +3,17 @@ import pytest
 from benchmarks.scale import workers
 
 
-def test_the_rate_is_that_of_the_middle():
-    """Neither how work begins nor the last partitions count."""
-    looks = [(0.0, 5, 1.0), (1.0, 20, 2.0), (2.0, 30, 2.5), (4.0, 50, 5.0), (5.0, 90, 5.5)]
-    assert workers.middle(looks, 100) == (10.0, 0.1)
+def test_the_rate_is_that_until_all_is_done():
+    """A worker that has taken its share and waits for another counts."""
+    looks = [(5.0, 100, (1.0, 1.0)), (10.0, 700, (2.0, 3.0)), (25.0, 1100, (2.0, 6.0))]
+    found = workers.rate([workers.Look(*look) for look in looks], [300, 900])
+    assert found == (50.0, 0.006, (0.25, 0.75), (0.05, 0.25))
 
 
-@pytest.mark.parametrize("looks", [[], [(0.0, 0, 0.0), (0.5, 40, 1.0), (1.0, 40, 1.5), (1.5, 100, 2.0)]])
+@pytest.mark.parametrize("looks", [[(0.0, 0, (0.0,)), (9.9, 100, (1.0,))], [(0.0, 100, (0.0,))]])
 def test_a_backlog_that_is_gone_at_once_is_too_small(looks):
     with pytest.raises(ValueError, match="too fast to measure: take more --nodes"):
-        workers.middle(looks, 100)
+        workers.rate([workers.Look(*look) for look in looks], [100])
 
 
 def test_workers_are_compared_with_one(capsys):

@@ -76,8 +76,8 @@ class Kind:
     """It compares a job with its past: expected, where the job has announced a change of its work."""
     without_past: bool = False
     """As a hypothesis it needs no healthy past, so that no announced change excuses it."""
-    confidence_cap: float | None = None
-    """Largest confidence of a slow machine while this is one of the hypotheses."""
+    uneven: bool = False
+    """As a hypothesis of a slow machine: its work may be more, and the rows do not tell."""
 
     explained_by: tuple[str, ...] = ()
     """Kinds that cause this one: beside one of them it is not listed as an explanation."""

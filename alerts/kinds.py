@@ -472,7 +472,7 @@ KINDS: dict[str, Kind] = {
         phrase="uneven work",
         reported_as="cause",
         without_past=True,
-        confidence_cap=0.5,
+        uneven=True,
     ),
     "domain": Kind(
         severity="error",

@@ -37,7 +37,7 @@ TABLE = {
     "detectors.straggler": "detectors detectors.changepoint detectors.job detectors.peers numpy",
     "alerts": "slowrank.telemetry alerts.finding alerts.cases alerts.reasoning alerts.report",
     "alerts.finding": "slowrank.telemetry msgspec",
-    "alerts.cases": "slowrank.telemetry alerts alerts.finding alerts.reasoning alerts.report msgspec",
+    "alerts.cases": "slowrank.telemetry alerts alerts.finding alerts.reasoning msgspec",
     "alerts.reasoning": "slowrank.telemetry alerts alerts.finding alerts.cases",
     "alerts.report": "slowrank.telemetry alerts alerts.finding alerts.cases alerts.reasoning",
     "store": "slowrank alerts store.access store.evidence store.findings store.telemetry"

@@ -16,8 +16,8 @@ from alerts.cases.source import (
     with_first_past,
 )
 from alerts.config import FindingConfig
+from alerts.harm import harm, hurts
 from alerts.kinds import kind_of
-from alerts.report.severity import hurts
 from slowrank.telemetry import HangVote, Suspicion
 
 
@@ -129,7 +129,8 @@ def _cleared(case: Case, s: Suspicion) -> Case:
 def _hurts(kind: str, sources: Mapping[str, Source], before: bool) -> bool:
     if kind_of(kind).reported_as == "evidence":
         return False
-    return any(hurts(s.latest.job_slowdown_ratio, before) for s in sources.values() if s.active)
+    latest = (source.latest for source in sources.values() if source.active)
+    return any(hurts(harm(s.job_slowdown_ratio, s.slowdown_ratio), before) for s in latest)
 
 
 def _onset(s: Suspicion) -> tuple[float, float, float]:

@@ -1,40 +1,75 @@
-"""Calibration: fused log-odds to the share of findings that were right.
+"""Calibration: what a finding rests on and its fused log-odds, to the share of findings that were right.
 
-The fused log-odds are no probability: the votes are neither exact nor quite independent. A monotone table
-maps them to one, fitted by isotonic regression (pool adjacent violators; Zadrozny and Elkan, KDD '02) of
-"the named machine was at fault" on the log-odds of findings, reduced to few knots:
+The fused log-odds x are no probability: the votes are neither exact nor quite independent. What a finding
+rests on tells more, so each basis has a line of its own, fitted by logistic regression (Platt, 1999) of "the
+named machine was at fault" on the log-odds of findings:
 
-    p(x) = p₀ + (p₁ − p₀)·(x − x₀)/(x₁ − x₀)   between two knots, constant outside
+    p(x) = σ(offset + slope·x),   slope ≥ 0: more evidence is never less sure
 
-``FITTED`` comes from 85 findings, opened or only suspected, on our own simulator. It has two knots, because
-that many findings support no more: read a confidence as "about as sure as". `docs/detection-quality.md` gives
-what findings with these confidences were worth on other data (`python -m benchmarks calibration`).
+Lines are drawn towards the line of all, the more so the fewer their findings
+(``benchmarks.detection.calibration``).
+`docs/detection-quality.md` gives what findings with these confidences were worth on draws that the fit had
+not seen.
 """
 
-from bisect import bisect_right
+import math
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+Basis = Literal[
+    "hardware", "slows_job", "large", "small", "weak", "step_times", "few_peers", "uneven", "stop", "other"
+]
+"""What a finding rests on: the first of these that applies.
+
+``stop``: a job or a rank makes no steps. ``hardware``: a counter or an event of the machine. ``other``: a job
+without a slow machine, or telemetry. The rest are a slow machine by the times of its steps alone: ``uneven``,
+work that is uneven and unexplained is another explanation; ``few_peers``, compared with fewer than three;
+``step_times``, no times of the steps' parts; ``weak``, no witness suffices alone, as its work varies;
+``slows_job``, by 5 % or more; ``small``, slower by less than 5 %; ``large``, by more, while its job is not.
+"""
+
+BASES: tuple[Basis, ...] = get_args(Basis)
+
+Line = tuple[float, float]
+"""Offset and slope."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """``knots`` (log-odds, probability), both ascending; linear between them, constant outside.
+    """``lines``: offset and slope of each basis. ``version`` names the fit; findings carry it in their
+    configuration hash.
 
-    ``version`` names the fit; findings carry it in their configuration hash.
-
-    >>> Calibration("example", ((-2.0, 0.1), (2.0, 0.9))).probability(0.0)
+    >>> Calibration("example", (("stop", (0.0, 0.5)),)).probability("stop", 0.0)
     0.5
     """
 
     version: str
-    knots: tuple[tuple[float, float], ...]
+    lines: tuple[tuple[Basis, Line], ...]
 
-    def probability(self, log_odds: float) -> float:
-        """Return the share of findings with these log-odds that were right."""
-        after = bisect_right(self.knots, log_odds, key=lambda knot: knot[0])
-        if after in (0, len(self.knots)):
-            return self.knots[max(after - 1, 0)][1]
-        (x0, p0), (x1, p1) = self.knots[after - 1 : after + 1]
-        return p0 + (p1 - p0) * (log_odds - x0) / (x1 - x0)
+    def probability(self, basis: Basis, log_odds: float) -> float:
+        """Return the share of findings on this basis with these log-odds that were right.
+
+        Raises ``KeyError`` for a basis without a line.
+        """
+        offset, slope = dict(self.lines)[basis]
+        return 1.0 / (1.0 + math.exp(-(offset + slope * log_odds)))
 
 
-FITTED = Calibration("seeds-0-149-ebdbfc3a", ((-2.0, 0.2857), (2.0, 0.9878)))
+# Fitted by `python -m benchmarks calibration --fit`, 26 November 2026, on 338 findings in 441 draws: seeds
+# below 6,000 of `benchmarks/results/calibration.ndjson`. Too few for a fit had step times (chosen: 0.7), few
+# peers (0.6) and uneven work (0.5).
+FITTED = Calibration(
+    "rows-fe64d5c4",
+    (
+        ("hardware", (3.303, 0.515)),
+        ("slows_job", (2.861, 0.777)),
+        ("large", (1.936, 0.0)),
+        ("small", (2.158, 0.259)),
+        ("weak", (2.559, 0.636)),
+        ("step_times", (0.847, 0.0)),
+        ("few_peers", (0.405, 0.0)),
+        ("uneven", (0.0, 0.0)),
+        ("stop", (1.549, 0.799)),
+        ("other", (2.462, 0.505)),
+    ),
+)

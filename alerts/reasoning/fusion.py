@@ -5,7 +5,7 @@ one family (step times, clocks, GPU memory, network ports, …) share their nois
 its strongest, clipped to [−4, 6]. Families are treated as independent given the fault (naive Bayes):
 
     log-odds  =  prior + Σ_families clip(max |L|)
-    p         =  calibration(log-odds), at most the cap of the telemetry at hand
+    p         =  calibration(what it rests on, log-odds)
 
 Causes are weighed the same way: each hypothesis adds up its log-odds over families, and their softmax gives
 the probabilities in ``cause``. A symptom (a slow rank) argues for no cause, so its own kind enters with 0,
@@ -18,12 +18,12 @@ and what they leave wrong is corrected by the fitted calibration.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from alerts.finding import Cause
+from alerts.harm import IMPACT
 from alerts.kind import Standing
 from alerts.kinds import kind_of
-from alerts.reasoning.calibration import FITTED, Calibration
+from alerts.reasoning.calibration import FITTED, Basis, Calibration
 from slowrank.telemetry import Suspicion
 
 # Largest votes of one family (log-odds, chosen): one wrong detector must not outvote all the others.
@@ -35,16 +35,11 @@ MACHINE_FAMILIES = frozenset({"clocks", "gpu_memory", "nvlink_pcie", "nic", "hos
 MENTIONED_ABOVE = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """Limits on the confidence, where the telemetry cannot distinguish causes (chosen).
+# Of fewer peers the median is a mean, which one odd peer shifts.
+LEAST_PEERS = 3
 
-    Below 3 peers 0.6; a slow machine argued from step times alone, without compute times or hardware
-    evidence (telemetry tiers T0 and T1), 0.7. A hypothesis may have a cap of its own (``confidence_cap``).
-    """
-
-    few_peers: float = 0.6
-    low_tier: float = 0.7
+# Vote of a slow machine that opens a finding by itself: ``WEIGHT_SLOW`` of ``streams.job.suspicions``.
+SUFFICES = 5.0
 
 
 def family_votes(suspicions: Iterable[Suspicion]) -> dict[str, float]:
@@ -65,11 +60,44 @@ def fused_log_odds(suspicions: Iterable[Suspicion], prior_log_odds: float) -> fl
 
 
 def confidence(
-    suspicions: Iterable[Suspicion], prior_log_odds: float, *, calibration: Calibration = FITTED
+    suspicions: Iterable[Suspicion],
+    prior_log_odds: float,
+    *,
+    basis: Basis,
+    calibration: Calibration = FITTED,
 ) -> float:
-    """Return the calibrated probability of the fused log-odds under the caps, in (0, 1)."""
+    """Return the calibrated probability of the fused log-odds on a ``basis``, in (0, 1)."""
+    return calibration.probability(basis, fused_log_odds(suspicions, prior_log_odds))
+
+
+def basis_of(suspicions: Iterable[Suspicion], *, hurt: bool = False) -> Basis:
+    """Return what a finding with these suspicions rests on, given whether its cause has ``hurt`` a job.
+
+    What hardware reports distinguishes causes that step times alone do not.
+    """
     members = tuple(suspicions)
-    return min(calibration.probability(fused_log_odds(members, prior_log_odds)), _cap(members, Caps()))
+    if members and all(s.kind.startswith("hang.") for s in members):
+        return "stop"
+    if any(s.family in MACHINE_FAMILIES for s in members):
+        return "hardware"
+    slow = [s for s in members if s.family == "timing" and s.subject.type in ("gpu", "rank", "node", "group")]
+    slow = [s for s in slow if kind_of(s.kind).standing is Standing.SYMPTOM]
+    if not slow:
+        return "other"
+    if any(kind_of(name).uneven for s in slow for name in s.hypotheses):
+        return "uneven"
+    evidence = [e for s in slow for e in s.evidence]
+    peers = [e.peers.n for e in evidence if e.peers is not None]
+    if peers and max(peers) < LEAST_PEERS:
+        return "few_peers"
+    if not any(e.metric.startswith(("compute", "data", "rest")) for e in evidence):
+        return "step_times"
+    if max(s.log_likelihood_ratio for s in slow) < SUFFICES:
+        return "weak"
+    if hurt:
+        return "slows_job"
+    ratios = [s.slowdown_ratio for s in slow if s.slowdown_ratio is not None]
+    return "small" if ratios and max(ratios) < IMPACT else "large"
 
 
 def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
@@ -104,24 +132,6 @@ def _arguments(s: Suspicion) -> Mapping[str, float]:
 
 def _is_symptom(name: str) -> bool:
     return kind_of(name).standing is Standing.SYMPTOM
-
-
-def _cap(members: tuple[Suspicion, ...], caps: Caps) -> float:
-    # What hardware reports distinguishes causes that step times alone do not.
-    if any(s.family in MACHINE_FAMILIES for s in members):
-        return 1.0
-    slow = [s for s in members if s.family == "timing" and s.subject.type in ("gpu", "rank", "node", "group")]
-    slow = [s for s in slow if kind_of(s.kind).standing is Standing.SYMPTOM]
-    if not slow:
-        return 1.0
-    of_causes = (kind_of(name).confidence_cap for s in slow for name in s.hypotheses)
-    if limits := [cap for cap in of_causes if cap is not None]:
-        return min(limits)
-    evidence = [e for s in slow for e in s.evidence]
-    peers = [e.peers.n for e in evidence if e.peers is not None]
-    if peers and max(peers) < 3:
-        return caps.few_peers
-    return 1.0 if any(e.metric.startswith(("compute", "data", "rest")) for e in evidence) else caps.low_tier
 
 
 def softmax(odds: Mapping[str, float]) -> dict[str, float]:

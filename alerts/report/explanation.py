@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from alerts.config import FindingConfig
+from alerts.harm import IMPACT
 from alerts.kinds import kind_of
-from alerts.reasoning.fusion import MENTIONED_ABOVE, Caps
+from alerts.reasoning.fusion import LEAST_PEERS, MENTIONED_ABOVE
 from alerts.report.quantity import quantity, unit_of
-from alerts.report.severity import IMPACT
 from alerts.report.title import place
 from slowrank.telemetry.records import Subject
 
@@ -19,8 +19,6 @@ from slowrank.telemetry.records import Subject
 MOST_EVIDENCE = 6
 # Standard deviation of a normal distribution over its median absolute deviation.
 _MAD_TO_SD = 1.4826
-# Below so many peers the confidence is capped (``alerts.reasoning.fusion``).
-_FEW_PEERS = 3
 
 _HARDWARE = ("gpu.", "nic.", "host.", "xid.")
 _DEFAULTS = FindingConfig()
@@ -108,8 +106,8 @@ def _why_not(finding: Document) -> Iterator[str]:
 
 def _how_sure(finding: Document) -> Iterator[str]:
     yield (
-        f"Confidence {finding['confidence']:.0%} of a fault of the subject, calibrated on simulated faults. "
-        f"Its evidence is {finding['score']:.3g} times the threshold."
+        f"Confidence {finding['confidence']:.0%} of a fault of the subject, calibrated on drawn and recorded "
+        f"jobs. Its evidence is {finding['score']:.3g} times the threshold."
     )
     cause: Document = finding.get("cause") or {}
     if cause:
@@ -149,9 +147,8 @@ def _missing(finding: Document) -> Iterator[str]:
     pieces: Sequence[Document] = finding.get("evidence") or ()
     peers = [piece["peers"]["n"] for piece in pieces if piece.get("peers")]
     hardware = any(str(piece["metric"]).startswith(_HARDWARE) for piece in pieces)
-    caps = Caps()
-    if peers and max(peers) < _FEW_PEERS and not hardware:
-        yield f"With {_FEW_PEERS} peers or more it could be surer than {caps.few_peers:.0%}."
+    if peers and max(peers) < LEAST_PEERS and not hardware:
+        yield f"With {LEAST_PEERS} peers or more it could be more than a warning."
     if pieces and not hardware and str(finding["kind"]).startswith("straggler."):
         yield "A counter of the machine that moved with it (clock, heat, errors) would name the cause."
 

@@ -15,13 +15,14 @@ from alerts.config import FindingConfig
 from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
 from alerts.kinds import kind_of
 from alerts.reasoning import hang
-from alerts.reasoning.fusion import cause, confidence
+from alerts.reasoning.calibration import Basis
+from alerts.reasoning.fusion import basis_of, cause, confidence
 from alerts.report.action import action, watch
 from alerts.report.advice import Loss, advice
 from alerts.report.cost import lost_per_hour
 from alerts.report.eviction import eviction, in_words
 from alerts.report.recovery import asked_for
-from alerts.report.severity import isolated, milder, severity
+from alerts.report.severity import impact, isolated, milder, severity
 from alerts.report.title import places, title
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Severity, Suspect
@@ -36,10 +37,6 @@ _ONE_OF_THEM = {
 }
 
 MACHINES = ("gpu", "node", "rank", "group", "nic", "link")
-
-# Confidence from which a finding weighs acting against waiting; below, that advice would be a guess (chosen:
-# the confidence of ``error``).
-SURE_ENOUGH = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +64,7 @@ class _Brief:
     suspicions: tuple[Suspicion, ...]
     kind: str
     subject: Subject
+    basis: Basis
     confidence: float
     cause: Cause
     hurt: bool
@@ -81,6 +79,11 @@ class _Brief:
     @property
     def job_slowdown_ratio(self) -> float | None:
         return _most(s.job_slowdown_ratio for s in self.suspicions)
+
+    @property
+    def sure(self) -> bool:
+        """Whether acting is weighed against waiting: for less than an error, that advice would be a guess."""
+        return impact(self.confidence, self.basis) != "warning"
 
     @property
     def slowdown_ratio(self) -> float | None:
@@ -149,6 +152,9 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
     seen = max(c.last_seen_at for c in accounts)
     seen = max(seen, case.account.accrued_to) if case.account.stalled else seen
     kind = (case.intermittent and case.rule.relapsing_as) or case.kind
+    hurt = _hurt(case, helpers) and not isolated(kind, (s.severity for s in own))
+    basis = basis_of(suspicions, hurt=hurt)
+    sure = confidence(suspicions, config.prior_log_odds, basis=basis, calibration=config.calibration)
     return _Brief(
         case=case,
         helpers=helpers,
@@ -156,9 +162,10 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
         suspicions=suspicions,
         kind=kind,
         subject=_named(case.subject, helpers),
-        confidence=round(confidence(suspicions, config.prior_log_odds, calibration=config.calibration), 4),
+        basis=basis,
+        confidence=round(sure, 4),
         cause=cause(case.kind, suspicions),
-        hurt=_hurt(case, helpers) and not isolated(kind, (s.severity for s in own)),
+        hurt=hurt,
         last_seen_at=seen,
         lost=case.account.lost + math.fsum(loss_since_reports(c.sources.values(), seen) for c in accounts),
         rate=math.fsum(c.account.per_hour(live=c.live) for c in accounts),
@@ -203,13 +210,20 @@ def _severity(brief: _Brief) -> Severity:
     if kind_of(brief.kind).hang:
         stated = ["critical"] if brief.case.certain else ["info", *stated]
     own = milder(brief.kind, stated)
-    return severity(brief.kind, brief.subject, own=own, hurt=brief.hurt, confidence=brief.confidence)
+    return severity(
+        brief.kind,
+        brief.subject,
+        own=own,
+        hurt=brief.hurt,
+        confidence=brief.confidence,
+        basis=brief.basis,
+    )
 
 
 def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     """Return what to do: what acting is worth is weighed only where a machine surely slows a job."""
     why, weighed = brief.cause.hypothesis, None
-    if brief.hurt and brief.confidence >= SURE_ENOUGH and brief.subject.type in MACHINES:
+    if brief.hurt and brief.sure and brief.subject.type in MACHINES:
         gpus, seconds = max(s.gpus for s in brief.suspicions), brief.case.last_seen_at - brief.case.since
         # While it is over, its cost while it lasted: it may return.
         rate = brief.rate or lost_per_hour(gpus, brief.job_slowdown_ratio or 1.0)
@@ -236,7 +250,7 @@ def _isolating(next_step: Action, brief: _Brief, config: FindingConfig) -> Actio
         return next_step
     suspects = brief.suspects
     if of_group:
-        if brief.confidence < SURE_ENOUGH:
+        if not brief.sure:
             return next_step
         suspects = tuple(
             Suspect(subject=s.subject, probability=s.probability * brief.confidence) for s in suspects

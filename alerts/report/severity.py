@@ -1,21 +1,31 @@
 """How urgent a finding is: job impact with enough confidence pages; hardware without impact does not."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from alerts.kinds import kind_of
+from alerts.reasoning.calibration import Basis
 from slowrank.telemetry import Subject
 from slowrank.telemetry.records import Severity
 
 ORDER: tuple[Severity, ...] = ("info", "warning", "error", "critical")
 
-# A job is measurably hurt from the first on, and until it is back below the second (chosen: 5 %, with 2 % of
-# hysteresis): with one limit, a job near it would page again and again.
-IMPACT, RELIEF = 1.05, 1.03
+# The gravest that a slow machine can be by what the finding rests on, where not critical (chosen): what rows
+# of steps alone cannot tell from a fault pages nobody, however often it was one.
+WORST: Mapping[Basis, Severity] = {
+    "weak": "error",
+    "step_times": "error",
+    "few_peers": "warning",
+    "uneven": "warning",
+}
 
 
-def hurts(job_slowdown: float | None, before: bool) -> bool:
-    """Return whether a job so much slower than its healthy pace is hurt, given whether it was ``before``."""
-    return job_slowdown is not None and job_slowdown >= (RELIEF if before else IMPACT)
+def impact(confidence: float, basis: Basis) -> Severity:
+    """Return the severity of a machine that measurably slows a job.
+
+    Critical from a confidence of 0.9 on and an error from 0.7 on, unless ``WORST`` of its basis is milder.
+    """
+    by_confidence: Severity = "critical" if confidence >= 0.9 else "error" if confidence >= 0.7 else "warning"
+    return min(by_confidence, WORST.get(basis, by_confidence), key=ORDER.index)
 
 
 def milder(kind: str, stated: Iterable[Severity | None]) -> Severity:
@@ -35,15 +45,14 @@ def isolated(kind: str, stated: Iterable[Severity | None]) -> bool:
     return kind_of(kind).pages == "repeated" and ORDER.index(milder(kind, stated)) < ORDER.index("error")
 
 
-def severity(kind: str, subject: Subject, *, own: Severity, hurt: bool, confidence: float) -> Severity:
-    """Return the severity: ``own``, or higher where a machine measurably slows a job (``hurt``).
+def severity(
+    kind: str, subject: Subject, *, own: Severity, hurt: bool, confidence: float, basis: Basis
+) -> Severity:
+    """Return ``own``, or that of the ``impact`` if graver, where a machine measurably slows a job (``hurt``).
 
     A job without an outlier is never above warning, however slow it is.
     """
     pages = kind_of(kind).pages
     if pages == "never" or (pages == "machine" and subject.type == "job"):
         return "warning" if hurt else "info"
-    if not hurt:
-        return own
-    impact: Severity = "critical" if confidence >= 0.9 else "error" if confidence >= 0.7 else "warning"
-    return max(own, impact, key=ORDER.index)
+    return max(own, impact(confidence, basis), key=ORDER.index) if hurt else own

@@ -1,32 +1,36 @@
-"""Calibration of findings' confidence (`python -m benchmarks calibration --data FOLDER`).
+"""Calibration of findings' confidence (`python -m benchmarks calibration`).
 
-Fits the table of ``alerts.reasoning.calibration`` on one range of draws (``--fit`` prints it), and reports
-expected calibration error, Brier score and reliability of the confidences on another. Three sources count
-alike, however many findings each has: simulated clusters and jobs of our own simulator; jobs of
-``benchmarks.randomised`` (tuning draws); recorded step times of H100 jobs with one rank slowed or none.
-Findings count that opened, accuse a machine and are not part of another.
+Fits the lines of ``alerts.reasoning.calibration`` on one range of draws (``--fit`` prints them), and reports
+expected calibration error, Brier score and reliability of the confidences on another, by source and by what
+findings rest on. Three sources count alike, and so do the draws of a source, however many findings each has:
+simulated clusters and jobs of our own simulator; jobs of ``benchmarks.randomised`` (tuning draws); recorded
+step times of H100 jobs with one rank slowed or none. Findings count that opened, accuse a machine and are not
+part of another, and stops of drawn jobs. What was found stands in a file (``--rows``), a line a draw; with
+``--data FOLDER``, the recordings, draws that it lacks are run first.
 """
 
 import argparse
 import hashlib
+import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from alerts.config import FindingConfig
 from alerts.finding import Finding
-from alerts.reasoning.calibration import FITTED, Calibration
+from alerts.reasoning.calibration import BASES, FITTED, Basis, Calibration
 from benchmarks.detection.real import h100_job
 from benchmarks.detection.step_jobs import records, synchronous
 from benchmarks.randomised.file import write_job
 from benchmarks.randomised.ranges import SETS
-from benchmarks.randomised.score import accusations
+from benchmarks.randomised.score import accusations, stops
 from benchmarks.speed import stress
 from simulator import Cluster, ClusterSpec, JobSpec, Truth, Workload
 from simulator.cluster.scenarios import draw_fault
@@ -38,13 +42,38 @@ from streams.files.replay import final_versions, findings_of
 from streams.pipeline import local_pipeline
 
 Floats = npt.NDArray[np.float64]
-Row = tuple[float, bool]
-"""Confidence of a finding, and whether the machine it names was at fault."""
 
-LOWEST, SPAN = -20.0, 120.0
 
-# Returns the log-odds in a range that no cap reaches.
-LINEAR = Calibration("linear", ((LOWEST, 0.0), (LOWEST + SPAN, 1.0)))
+class Row(NamedTuple):
+    """What a finding rests on, its log-odds, its effect as a ratio (None: unknown), whether it was right."""
+
+    basis: Basis
+    log_odds: float
+    effect: float | None
+    right: bool
+
+
+# Of fused log-odds: the prior and two families against, four families for.
+LOWEST, HIGHEST = -11.0, 21.0
+
+
+class Linear(Calibration):
+    """Whose confidence is the number of the basis and the log-odds within its range."""
+
+    def probability(self, basis: Basis, log_odds: float) -> float:
+        """Return what ``_row`` reads."""
+        within = (min(max(log_odds, LOWEST), HIGHEST) - LOWEST) / (HIGHEST - LOWEST)
+        return (BASES.index(basis) + 0.98 * within) / len(BASES)
+
+
+LINEAR = Linear("linear", ())
+
+# Of the normal priors that draw the lines of single bases towards the line of all (chosen): in nats, and in
+# nats for each nat of log-odds.
+OFFSET_SPREAD, SLOPE_SPREAD = 1.0, 0.5
+
+# Below so many findings a basis keeps its line (chosen: one of them is a step of 0.07).
+LEAST_FINDINGS = 15
 
 MACHINES = ("gpu", "rank", "node", "nic")
 
@@ -63,8 +92,10 @@ BENIGN = (
 
 # Of a randomised job (chosen: larger ones take minutes).
 MOST_RANKS = 64
-# First seed by use: at most 5,000 draws of each source.
-FIRST = {"fit": 0, "report": 5_000}
+# What was found in each draw.
+ROWS = Path(__file__).parents[1] / "results" / "calibration.ndjson"
+# First seed of the draws to report on: below, detectors were tuned, and the lines are fitted.
+REPORT = 6_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,60 +111,82 @@ class Judged:
         return Judged(self.confidence[mine], self.right[mine], self.weight[mine])
 
 
-def joined(sources: Iterable[Sequence[Row]]) -> Judged:
-    """Return the findings of all sources, whose weights sum to the same for each source that has any."""
-    rows = [(c, right, 1.0 / len(source)) for source in sources for c, right in source]
-    confidence, right, weight = np.array(rows, dtype=np.float64).reshape(-1, 3).T
-    return Judged(confidence, right, weight / weight.mean() if len(weight) else weight)
+def weighted(draws: Mapping[str, Iterable[list[Row]]]) -> list[tuple[Row, float]]:
+    """Return the findings with weights whose mean is 1: sources count alike, and of a source its draws do.
 
-
-def fitted(judged: Judged, name: str) -> Calibration:
-    """Return the table for findings whose ``confidence`` is that of ``LINEAR``.
-
-    Its knots are those of an isotonic regression; each plateau counts a right and a wrong finding more.
+    What misleads a detector in one job, as experts that are popular there, does so for many ranks at once.
     """
-    from sklearn.isotonic import IsotonicRegression
-
-    log_odds = judged.confidence * SPAN + LOWEST
-    plateaus = IsotonicRegression().fit_transform(log_odds, judged.right, sample_weight=judged.weight)
-    knots = []
-    for level in np.unique(plateaus):
-        mine = plateaus == level
-        weight = judged.weight[mine]
-        share = (weight @ judged.right[mine] + 1.0) / (weight.sum() + 2.0)
-        knots.append((round(float(np.median(log_odds[mine])), 2), round(float(share), 4)))
-    ascending = np.maximum.accumulate([p for _, p in knots])
-    table = tuple((x, float(p)) for (x, _), p in zip(knots, ascending, strict=True))
-    return Calibration(f"{name}-{hashlib.sha256(repr(table).encode()).hexdigest()[:8]}", table)
+    sources = [[draw for draw in source if draw] for source in draws.values()]
+    found = [(row, 1.0 / len(draw) / len(source)) for source in sources for draw in source for row in draw]
+    mean = sum(weight for _, weight in found) / max(len(found), 1)
+    return [(row, weight / mean) for row, weight in found]
 
 
-def calibration_error(judged: Judged, bins: int = 10) -> float:
+def judged(found: Iterable[tuple[Row, float]], table: Calibration) -> Judged:
+    """Return the findings with the confidences that ``table`` gives them."""
+    values = [(table.probability(row.basis, row.log_odds), row.right, weight) for row, weight in found]
+    return Judged(*np.array(values, dtype=np.float64).reshape(-1, 3).T)
+
+
+def fitted(found: Iterable[tuple[Row, float]], name: str) -> Calibration:
+    """Return the lines of all bases, by the most probable of logistic regressions with normal priors.
+
+    A basis with few findings keeps its line. ``other`` has the line of all: most of its findings are about
+    jobs, and are not judged.
+    """
+    from scipy.optimize import minimize
+
+    rows, weights = zip(*((row, weight) for row, weight in found if row.basis != "other"), strict=True)
+    basis = np.array([BASES.index(row.basis) for row in rows])
+    log_odds, weight = np.array([row.log_odds for row in rows]), np.array(weights)
+    sign = np.where([row.right for row in rows], 1.0, -1.0)
+    many = len(BASES)
+
+    def loss(line: Floats) -> float:
+        offsets, slopes = line[:many] * OFFSET_SPREAD, line[many : 2 * many] * SLOPE_SPREAD
+        at = line[-2] + offsets[basis] + np.maximum(line[-1] + slopes[basis], 0.0) * log_odds
+        return float(weight @ np.logaddexp(0.0, -sign * at) + 0.5 * (line[:-2] ** 2).sum())
+
+    best = minimize(loss, np.zeros(2 * many + 2), method="L-BFGS-B").x
+    offsets = best[-2] + best[:many] * OFFSET_SPREAD
+    slopes = np.maximum(best[-1] + best[many:-2] * SLOPE_SPREAD, 0.0)
+    pairs = zip(BASES, offsets.tolist(), slopes.tolist(), strict=True)
+    few = {b for i, b in enumerate(BASES) if b != "other" and (basis == i).sum() < LEAST_FINDINGS}
+    lines = tuple(
+        (b, dict(FITTED.lines)[b] if b in few else (round(offset, 3), round(slope, 3)))
+        for b, offset, slope in pairs
+    )
+    return Calibration(f"{name}-{hashlib.sha256(repr(lines).encode()).hexdigest()[:8]}", lines)
+
+
+def calibration_error(found: Judged, bins: int = 10) -> float:
     """Return the mean distance of confidence and share right, over bins of equal width."""
-    which = np.minimum((judged.confidence * bins).astype(np.intp), bins - 1)
-    gaps = np.bincount(which, judged.weight * (judged.confidence - judged.right), minlength=bins)
-    return float(np.abs(gaps).sum() / judged.weight.sum())
+    which = np.minimum((found.confidence * bins).astype(np.intp), bins - 1)
+    gaps = np.bincount(which, found.weight * (found.confidence - found.right), minlength=bins)
+    return float(np.abs(gaps).sum() / found.weight.sum())
 
 
-def brier(judged: Judged) -> float:
+def brier(found: Judged) -> float:
     """Return the mean squared distance of the confidence from the outcome."""
-    return float(np.average((judged.confidence - judged.right) ** 2, weights=judged.weight))
+    return float(np.average((found.confidence - found.right) ** 2, weights=found.weight))
 
 
-def simulated(seed: int, calibration: Calibration) -> list[Row]:
+def simulated(seed: int) -> list[Row]:
     """Run a seed of our simulator: two of three are clusters, one is a job with step times only."""
-    return list(_job(seed, calibration) if seed % 3 == 2 else _cluster(seed, calibration))
+    return list(_job(seed) if seed % 3 == 2 else _cluster(seed))
 
 
-def randomised(seed: int, calibration: Calibration) -> list[Row]:
+def randomised(seed: int) -> list[Row]:
     """Run a job of the independent generator."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.ndjson.gz"
         truth = write_job(SETS["tuning"][seed], path, most_ranks=MOST_RANKS)
-        found = _opened(read_records([path]).records, calibration)
-    return [(f["confidence"], right) for f, right in accusations(truth, [f.to_json() for f in found])]
+        found = [f.to_json() for f in _opened(read_records([path]).records)]
+    told = (*accusations(truth, found), *stops(truth, found))
+    return [_row(f["confidence"], f.get("slowdown_ratio"), right) for f, right in told]
 
 
-def recorded(seed: int, calibration: Calibration, *, data: Path) -> list[Row]:
+def recorded(seed: int, *, data: Path) -> list[Row]:
     """Run H100 step times with one rank slowed by a factor of 1.01 to 2.4, in a quarter of the jobs none."""
     rng = np.random.default_rng([seed, 0xCA3])
     work = h100_job(data, rng)
@@ -145,12 +198,19 @@ def recorded(seed: int, calibration: Calibration, *, data: Path) -> list[Row]:
         ramp = np.minimum(np.arange(1, len(work) - onset + 1) / rng.choice([1, 20, 60]), 1.0)
         work[onset:, rank] *= 1.0 + ramp * np.expm1(rng.uniform(np.log(1.01), np.log(2.4)))
     return [
-        (f.confidence, not healthy and f.subject.rank == rank)
-        for f in _accusing(_opened(records(synchronous(work)), calibration))
+        _row(f.confidence, f.slowdown_ratio, not healthy and f.subject.rank == rank)
+        for f in _accusing(_opened(records(synchronous(work))))
     ]
 
 
-def _cluster(seed: int, calibration: Calibration) -> Iterator[Row]:
+def _row(linear: float, effect: float | None, right: bool) -> Row:
+    """Return the row of a finding with a confidence of ``LINEAR``."""
+    index = int(linear * len(BASES))
+    within = (linear * len(BASES) - index) / 0.98
+    return Row(BASES[index], round(LOWEST + (HIGHEST - LOWEST) * within, 1), effect, right)
+
+
+def _cluster(seed: int) -> Iterator[Row]:
     rng = np.random.default_rng([seed, 0xCA1])
     load = BENIGN[int(rng.integers(len(BENIGN)))]
     pp = 2 if load.last_stage > 1.2 else 1
@@ -161,8 +221,9 @@ def _cluster(seed: int, calibration: Calibration) -> Iterator[Row]:
         draw_fault(spec, str(rng.choice(kinds)), rng=rng, onset=float(rng.uniform(80, 140)))
     ]  # fmt: skip
     cluster = Cluster(spec, seed=seed, faults=faults)
-    for finding in _accusing(_opened(cluster.run(SECONDS), calibration)):
-        yield finding.confidence, any(_names(finding, truth) for truth in cluster.truth)
+    for finding in _accusing(_opened(cluster.run(SECONDS))):
+        right = any(_names(finding, truth) for truth in cluster.truth)
+        yield _row(finding.confidence, finding.slowdown_ratio, right)
 
 
 def _names(finding: Finding, truth: Truth) -> bool:
@@ -171,20 +232,20 @@ def _names(finding: Finding, truth: Truth) -> bool:
     return truth.machine and subject.node in truth.nodes and gpu
 
 
-def _job(seed: int, calibration: Calibration) -> Iterator[Row]:
+def _job(seed: int) -> Iterator[Row]:
     rng = np.random.default_rng([seed, 0xCA2])
     noise, change = list(stress.SCENARIOS.values())[int(rng.integers(len(stress.SCENARIOS)))]
     job = stress.draw(rng, noise=noise)
     bad = change(job, rng)
-    for finding in _accusing(_opened(records(stress.observed(job, rng)), calibration)):
+    for finding in _accusing(_opened(records(stress.observed(job, rng)))):
         node = finding.subject.type == "node"
         named = {r // 8 for r in bad} if node else set(bad)
         mine = int((finding.subject.node or "-1").split("-")[-1]) if node else finding.subject.rank
-        yield finding.confidence, mine in named
+        yield _row(finding.confidence, finding.slowdown_ratio, mine in named)
 
 
-def _opened(stream: Iterable[Record], calibration: Calibration) -> list[Finding]:
-    pipeline = local_pipeline(Tuning(base=Configs(finding=FindingConfig(calibration=calibration))))
+def _opened(stream: Iterable[Record]) -> list[Finding]:
+    pipeline = local_pipeline(Tuning(base=Configs(finding=FindingConfig(calibration=LINEAR))))
     return final_versions(findings_of(stream, pipeline))
 
 
@@ -202,54 +263,79 @@ def _accusing(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def main(argv: list[str]) -> int:
-    """Fit if requested, then report."""
+    """Run draws and fit if requested, then report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks calibration", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the recordings")
-    parser.add_argument("--fit", action="store_true", help="fit a new table first, and report that one")
-    parser.add_argument(
-        "--draws", type=int, default=500, help="draws of each source, to fit and to report (500)"
-    )
+    parser.add_argument("--rows", type=Path, default=ROWS, help=f"file of what was found ({ROWS.name})")
+    parser.add_argument("--data", type=Path, help="folder with the recordings: run the draws not in the file")
+    parser.add_argument("--draws", type=int, default=100, help="of each source, to fit and to report (100)")
     parser.add_argument("--workers", type=int, default=1, help="draws at a time (1)")
+    parser.add_argument("--fit", action="store_true", help="fit new lines first, and report on those")
     options = parser.parse_args(argv)
+    if options.data:
+        with ProcessPoolExecutor(options.workers) as pool:
+            for source, run in _sources(options.data).items():
+                for first in (0, REPORT):
+                    add_draws(options.rows, source, range(first, first + options.draws), run, pool)
+    draws = read_draws(options.rows)
     table = FITTED
-    with ProcessPoolExecutor(options.workers) as pool:
-
-        def rows(first: int, calibration: Calibration) -> dict[str, list[Row]]:
-            seeds = range(first, first + options.draws)
-            return {
-                name: [
-                    row for found in pool.map(partial(run, calibration=calibration), seeds) for row in found
-                ]
-                for name, run in _sources(options.data).items()
-            }
-
-        if options.fit:
-            table = fitted(joined(rows(FIRST["fit"], LINEAR).values()), f"draws-{options.draws}")
-            print(f"{table}\n")
-        report(rows(FIRST["report"], table), table)
+    if options.fit:
+        table = fitted(weighted(_of_seeds(draws, range(REPORT))), "rows")
+        print(f"{table}\n")
+    report(_of_seeds(draws, range(REPORT, len(SETS["tuning"]))), table)
     return 0
 
 
-def _sources(data: Path) -> dict[str, Callable[..., list[Row]]]:
+def read_draws(path: Path) -> dict[str, dict[int, list[Row]]]:
+    """Return the findings of each draw in a file of rows, by source and seed."""
+    draws: dict[str, dict[int, list[Row]]] = {}
+    for line in map(json.loads, path.read_text().splitlines() if path.exists() else ()):
+        draws.setdefault(line["source"], {})[line["seed"]] = [Row(*row) for row in line["rows"]]
+    return draws
+
+
+def add_draws(
+    path: Path, source: str, seeds: Iterable[int], run: Callable[[int], list[Row]], pool: Executor
+) -> None:
+    """Run those of ``seeds`` that the file lacks, and add a line for each."""
+    have = read_draws(path).get(source, {})
+    missing = [seed for seed in seeds if seed not in have]
+    for seed, rows in zip(missing, pool.map(run, missing), strict=True):
+        with path.open("a") as file:
+            file.write(json.dumps({"source": source, "seed": seed, "rows": rows}) + "\n")
+
+
+def _of_seeds(draws: Mapping[str, Mapping[int, list[Row]]], seeds: range) -> dict[str, list[list[Row]]]:
+    return {
+        source: [rows for seed, rows in by_seed.items() if seed in seeds] for source, by_seed in draws.items()
+    }
+
+
+def _sources(data: Path) -> dict[str, Callable[[int], list[Row]]]:
     return {"simulator": simulated, "randomised jobs": randomised, "recordings": partial(recorded, data=data)}
 
 
-def report(rows: Mapping[str, Sequence[Row]], table: Calibration) -> None:
-    """Print what findings with the confidences of ``table`` were worth, by source and by confidence."""
-    parts = {name: joined([found]) for name, found in rows.items() if found}
-    everything = joined(found for found in rows.values() if found)
-    print(f"{table.version}; sources count alike in the last row\n")
-    print("| source | findings | mean confidence | right | calibration error | Brier score |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for name, judged in {**parts, "all": everything}.items():
-        mean, right = (np.average(v, weights=judged.weight) for v in (judged.confidence, judged.right))
-        scores = f"{calibration_error(judged):.3f} | {brier(judged):.3f}"
-        print(f"| {name} | {len(judged.right)} | {mean:.2f} | {right:.3f} | {scores} |")
+def report(draws: Mapping[str, list[list[Row]]], table: Calibration) -> None:
+    """Print what findings with the confidences of ``table`` were worth: by source, basis and confidence."""
+    print(f"{table.version}; sources count alike, and draws of a source")
+    everything = weighted(draws)
+    sources = {name: weighted({name: found}) for name, found in draws.items()}
+    _print_scores("source", {**sources, "all": everything}, table)
+    _print_scores("rests on", {str(b): [f for f in everything if f[0].basis == b] for b in BASES}, table)
+    found = judged(everything, table)
     print("\n| confidence | findings | mean | right |\n|---|---:|---:|---:|")
     for low in np.arange(0.0, 1.0, 0.1):
-        mine = everything.of(
-            (everything.confidence >= low) & (everything.confidence < low + 0.1 + (low > 0.85))
-        )
+        mine = found.of((found.confidence >= low) & (found.confidence < low + 0.1 + (low > 0.85)))
         if len(mine.right):
             mean, right = (np.average(v, weights=mine.weight) for v in (mine.confidence, mine.right))
             print(f"| {low:.1f} to {low + 0.1:.1f} | {len(mine.right)} | {mean:.2f} | {right:.2f} |")
+
+
+def _print_scores(heading: str, parts: Mapping[str, list[tuple[Row, float]]], table: Calibration) -> None:
+    print(f"\n| {heading} | findings | mean confidence | right | calibration error | Brier score |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for name, rows in parts.items():
+        if rows:
+            found = judged(rows, table)
+            mean, right = (np.average(v, weights=found.weight) for v in (found.confidence, found.right))
+            scores = f"{calibration_error(found):.3f} | {brier(found):.3f}"
+            print(f"| {name} | {len(rows)} | {mean:.2f} | {right:.3f} | {scores} |")

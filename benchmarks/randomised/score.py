@@ -79,6 +79,12 @@ def accusations(truth: Truth, findings: Iterable[Finding]) -> list[tuple[Finding
     ]
 
 
+def stops(truth: Truth, findings: Iterable[Finding]) -> list[tuple[Finding, bool]]:
+    """Return the findings about stops of the job, each with whether it stopped by a hang since then."""
+    told = (f for f in findings if _is_sent(f) and f["kind"].startswith("hang.") and not _accuses(f))
+    return [(f, truth.kind == "hang" and _stands(truth, f)) for f in told]
+
+
 def rank_outcome(truth: Truth, accused: Mapping[int, float]) -> Outcome:
     """Return what a rule makes of the job that accuses ranks at times; a rank of the unit is right."""
     right = [at for rank, at in accused.items() if rank in truth.slowed and at >= truth.onset_at]

@@ -298,7 +298,8 @@ def _severity(finding: Finding, hangs: Sequence[Finding]) -> Severity:
     """Return the worst of all; a fatal fault that stops a job is certain at once, a hang alone is not."""
     own = max((f.severity for f in (finding, *hangs)), key=ORDER.index)
     fatal = kind_of(finding.kind).standing is Standing.FATAL
-    return severity(finding.kind, finding.subject, own=own, hurt=fatal, confidence=finding.confidence)
+    sure = finding.confidence
+    return severity(finding.kind, finding.subject, own=own, hurt=fatal, confidence=sure, basis="stop")
 
 
 def _blast(finding: Finding, hangs: Sequence[Finding]) -> BlastRadius:

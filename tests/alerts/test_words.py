@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerts.finding import Action
+from alerts.harm import harm, hurts
 from alerts.kinds import KINDS, kind_of
 from alerts.report.action import action
 from alerts.report.advice import Loss, advice
 from alerts.report.cost import ActionCosts, lost_per_hour
-from alerts.report.severity import hurts, isolated, milder, severity
+from alerts.report.severity import isolated, milder, severity
 from alerts.report.title import MAX_TITLE, places, title
 from slowrank.telemetry import Subject
 
@@ -25,29 +26,38 @@ CODES = (
 
 
 @pytest.mark.parametrize(
-    ("kind", "subject", "hurt", "confidence", "expected"),
+    ("kind", "subject", "hurt", "confidence", "basis", "expected"),
     [
-        ("straggler.fail_slow", GPU, True, 0.97, "critical"),
-        ("straggler.fail_slow", GPU, True, 0.75, "error"),
-        ("straggler.fail_slow", GPU, True, 0.5, "warning"),
-        ("straggler.fail_slow", GPU, False, 0.99, "warning"),
-        ("throttle.thermal", GPU, False, 0.99, "warning"),
-        ("xid.79", GPU, False, 0.95, "critical"),
-        ("hang.job", JOB, False, 0.5, "critical"),
-        ("straggler.job_wide", JOB, True, 0.99, "warning"),
-        ("straggler.job_wide", JOB, False, 0.99, "info"),
-        ("straggler.job_wide", GPU, True, 0.99, "warning"),
-        ("straggler.intermittent", JOB, True, 0.99, "warning"),
-        ("data.loader_slow", JOB, True, 0.99, "critical"),
-        ("straggler.fail_slow", GPU, True, 0.9, "critical"),
-        ("straggler.fail_slow", GPU, True, 0.7, "error"),
-        ("xid.79", GPU, True, 0.5, "critical"),
+        ("straggler.fail_slow", GPU, True, 0.97, "slows_job", "critical"),
+        ("straggler.fail_slow", GPU, True, 0.9, "slows_job", "critical"),
+        ("straggler.fail_slow", GPU, True, 0.75, "slows_job", "error"),
+        ("straggler.fail_slow", GPU, True, 0.7, "slows_job", "error"),
+        ("straggler.fail_slow", GPU, True, 0.5, "slows_job", "warning"),
+        ("straggler.fail_slow", GPU, True, 0.97, "hardware", "critical"),
+        ("straggler.fail_slow", GPU, True, 0.97, "step_times", "error"),
+        ("straggler.fail_slow", GPU, True, 0.5, "step_times", "warning"),
+        ("straggler.fail_slow", GPU, True, 0.97, "weak", "error"),
+        ("straggler.fail_slow", GPU, True, 0.97, "few_peers", "warning"),
+        ("straggler.fail_slow", GPU, True, 0.97, "uneven", "warning"),
+        ("straggler.fail_slow", GPU, False, 0.99, "large", "warning"),
+        ("throttle.thermal", GPU, False, 0.99, "hardware", "warning"),
+        ("xid.79", GPU, False, 0.95, "hardware", "critical"),
+        ("xid.79", GPU, True, 0.5, "hardware", "critical"),
+        ("hang.job", JOB, False, 0.5, "stop", "critical"),
+        ("straggler.job_wide", JOB, True, 0.99, "other", "warning"),
+        ("straggler.job_wide", JOB, False, 0.99, "other", "info"),
+        ("straggler.job_wide", GPU, True, 0.99, "slows_job", "warning"),
+        ("straggler.intermittent", JOB, True, 0.99, "other", "warning"),
+        ("data.loader_slow", JOB, True, 0.99, "other", "critical"),
     ],
 )
-def test_severity(kind, subject, hurt, confidence, expected):
-    """Job impact with confidence pages, hardware without impact does not, a job without an outlier never."""
+def test_severity(kind, subject, hurt, confidence, basis, expected):
+    """Job impact with confidence pages, hardware without impact does not, a job without an outlier never.
+
+    Nor does a slow rank that rows cannot tell from other work, or from its few peers, however sure.
+    """
     own = kind_of(kind).severity
-    assert severity(kind, subject, own=own, hurt=hurt, confidence=confidence) == expected
+    assert severity(kind, subject, own=own, hurt=hurt, confidence=confidence, basis=basis) == expected
 
 
 @pytest.mark.parametrize(
@@ -97,6 +107,14 @@ def test_impact_has_hysteresis():
         hurt = hurts(ratio, hurt)
         told.append(hurt)
     assert told == [False, True, True, True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("job", "own", "expected"),
+    [(1.2, 1.04, 1.04), (1.1, 1.5, 1.1), (1.1, None, 1.1), (None, 1.5, None), (None, None, None)],
+)
+def test_a_machine_slows_its_job_by_no_more_than_it_is_slower_itself(job, own, expected):
+    assert harm(job, own) == expected
 
 
 def test_cost_of_a_slow_and_of_a_hung_job():

@@ -1,28 +1,36 @@
-"""The table from fused log-odds to probability."""
+"""The lines from what a finding rests on and its fused log-odds to probability."""
 
-from itertools import pairwise
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.reasoning.calibration import FITTED, Calibration
+from alerts.reasoning.calibration import BASES, FITTED, Calibration
+
+# Of five families and the prior.
+ODDS = st.floats(-23, 27)
 
 
-@given(st.floats(-50, 50), st.floats(-50, 50))
-def test_more_evidence_is_never_less_sure(one, two):
+@given(st.sampled_from(BASES), ODDS, ODDS)
+def test_more_evidence_is_never_less_sure(basis, one, two):
     """The map is monotone and stays strictly between 0 and 1."""
     low, high = sorted((one, two))
-    assert 0 < FITTED.probability(low) <= FITTED.probability(high) < 1
+    assert 0 < FITTED.probability(basis, low) <= FITTED.probability(basis, high) < 1
 
 
-def test_the_fitted_table_ascends():
-    """Its knots ascend in log-odds, and their probabilities never fall."""
-    assert all(x0 < x1 and p0 <= p1 for (x0, p0), (x1, p1) in pairwise(FITTED.knots))
+def test_each_basis_has_a_line():
+    assert [basis for basis, _ in FITTED.lines] == list(BASES)
 
 
-def test_between_knots_it_is_linear_and_outside_constant():
-    """At a knot it says what the knot says."""
-    table = Calibration("t", ((-1.0, 0.2), (1.0, 0.4), (3.0, 0.9)))
-    said = [table.probability(x) for x in (-9.0, -1.0, 0.0, 1.0, 2.0, 3.0, 9.0)]
-    assert said == pytest.approx([0.2, 0.2, 0.3, 0.4, 0.65, 0.9, 0.9])
+def test_a_line_is_in_log_odds():
+    """With offset 0 and slope 1 they are those of the probability; without slope it is constant."""
+    table = Calibration("t", (("stop", (math.log(4.0), 0.0)), ("large", (0.0, 1.0))))
+    assert [table.probability("stop", x) for x in (-9.0, 0.0, 9.0)] == pytest.approx([0.8] * 3)
+    rising = [table.probability("large", math.log(x)) for x in (0.25, 1.0, 3.0)]
+    assert rising == pytest.approx([0.2, 0.5, 0.75])
+
+
+def test_a_basis_without_a_line_is_refused():
+    with pytest.raises(KeyError, match="small"):
+        Calibration("t", (("large", (0.0, 1.0)),)).probability("small", 0.0)

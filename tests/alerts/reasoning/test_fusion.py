@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from alerts.finding import Cause
 from alerts.reasoning.calibration import FITTED
-from alerts.reasoning.fusion import cause, confidence, family_votes, fused_log_odds
+from alerts.reasoning.fusion import basis_of, cause, confidence, family_votes, fused_log_odds
 from slowrank.telemetry import Evidence, Peers, Subject, Suspicion
 
 RANK = Subject(type="rank", cluster="c", node="n", gpu_index=0, rank=0, job_id="j")
@@ -34,12 +34,18 @@ def vote(family="timing", llr=5.0, *, kind="straggler.fail_slow", metric="comput
     )
 
 
+def sure(said):
+    """The confidence of a finding with these suspicions."""
+    return confidence(said, PRIOR, basis=basis_of(said))
+
+
 def test_one_family_is_one_witness():
     """Two detectors of one family count once, by the stronger; another family adds to it."""
     assert family_votes([vote(), vote(llr=3.0), vote("clocks", 2.0)]) == {"timing": 5.0, "clocks": 2.0}
     assert fused_log_odds([vote(), vote(llr=3.0)], PRIOR) == pytest.approx(2.0)
     assert fused_log_odds([vote(), vote("clocks", 3.0)], PRIOR) == pytest.approx(5.0)
-    assert confidence([vote(), vote("clocks", 3.0)], PRIOR) == FITTED.probability(5.0)
+    two = [vote(), vote("clocks", 3.0)]
+    assert confidence(two, PRIOR, basis="hardware") == FITTED.probability("hardware", 5.0)
 
 
 def test_votes_are_clipped():
@@ -47,31 +53,57 @@ def test_votes_are_clipped():
     assert family_votes([vote(llr=50.0), vote("host", -50.0)]) == {"timing": 6.0, "host": -4.0}
 
 
+def by_step_times(peers, *, subject=RANK):
+    return msgspec.structs.replace(vote(metric="step_seconds", peers=peers), subject=subject)
+
+
+THROTTLE = vote("clocks", 6.0, kind="throttle.thermal")
+OF_JOB = Subject(type="job", cluster="c", job_id="j")
+
+
 @pytest.mark.parametrize(
-    ("suspicion", "cap"),
+    ("suspicions", "basis"),
     [
-        (vote(llr=6.0, peers=2), 0.6),
-        (vote(llr=6.0, metric="step_seconds"), 0.7),
-        (vote(llr=6.0, hypotheses={"straggler.fail_slow": 6.0, "imbalance.workload": -1.0}), 0.5),
-        (vote(llr=6.0), FITTED.probability(3.0)),
-        (vote(llr=6.0, peers=3), FITTED.probability(3.0)),
-        (vote(llr=6.0, metric="data_seconds"), FITTED.probability(3.0)),
-        (vote("event", 6.0, kind="xid.79", peers=None), FITTED.probability(3.0)),
+        ([vote()], "large"),
+        ([vote(peers=3)], "large"),
+        ([vote(metric="data_seconds")], "large"),
+        ([vote(slowdown_ratio=1.05)], "large"),
+        ([vote(slowdown_ratio=1.049)], "small"),
+        ([vote(slowdown_ratio=1.049), vote(slowdown_ratio=1.2)], "large"),
+        ([vote(llr=4.9)], "weak"),
+        ([vote(llr=4.9), vote(llr=5.0)], "large"),
+        ([vote(peers=2)], "few_peers"),
+        ([vote(peers=2), vote(peers=3)], "large"),
+        ([by_step_times(15)], "step_times"),
+        ([by_step_times(2)], "few_peers"),
+        ([vote(hypotheses={"straggler.fail_slow": 6.0, "imbalance.workload": -1.0})], "uneven"),
+        ([vote("event", kind="xid.79", peers=None)], "hardware"),
+        ([by_step_times(2), THROTTLE], "hardware"),
+        ([vote("silence", kind="hang.rank_missing")], "stop"),
+        ([vote("silence", kind="hang.rank_missing"), THROTTLE], "hardware"),
+        ([by_step_times(2, subject=OF_JOB)], "other"),
+        ([], "other"),
     ],
 )
-def test_confidence_is_capped_by_what_the_inputs_can_tell(suspicion, cap):
-    """Few peers or step times alone cannot make a slow machine sure; hardware evidence lifts the cap."""
-    assert confidence([suspicion], PRIOR) == pytest.approx(cap)
-    assert confidence([suspicion, vote("clocks", 6.0, kind="throttle.thermal")], PRIOR) > 0.9
+def test_what_a_finding_rests_on(suspicions, basis):
+    """Hardware before all; of step rows, whatever keeps them from showing a slow machine comes first."""
+    assert basis_of(suspicions) == basis
 
 
-def test_the_best_comparison_counts_and_one_of_a_job_accuses_nobody():
-    """Two peers cap nothing beside three, and step times of a whole job argue for no slow machine."""
-    of_job = msgspec.structs.replace(
-        vote(llr=6.0, metric="step_seconds", peers=2), subject=Subject(type="job", cluster="c", job_id="j")
-    )
-    assert confidence([vote(llr=6.0, peers=2), vote(llr=6.0, peers=3)], PRIOR) == FITTED.probability(3.0)
-    assert confidence([of_job], PRIOR) == FITTED.probability(3.0)
+@pytest.mark.parametrize(
+    ("suspicion", "basis"),
+    [
+        (vote(slowdown_ratio=1.2), "slows_job"),
+        (vote(slowdown_ratio=1.04), "slows_job"),
+        (vote(llr=4.9), "weak"),
+        (vote(peers=2), "few_peers"),
+        (vote(hypotheses={"imbalance.workload": 0.0}), "uneven"),
+        (THROTTLE, "hardware"),
+    ],
+)
+def test_what_a_finding_rests_on_once_its_job_is_hurt(suspicion, basis):
+    """A slow rank whose job is slower by as much is surer; rows that cannot tell remain so."""
+    assert basis_of([suspicion], hurt=True) == basis
 
 
 def test_symptom_is_explained_by_the_cause_seen_beside_it():
@@ -132,7 +164,7 @@ heard = st.lists(
 def test_what_is_said_twice_and_in_another_order_is_the_same_cause(said):
     """Repeated and shuffled suspicions of the same families change neither the cause nor the confidence."""
     assert cause("x", [*reversed(said), *said]) == cause("x", said)
-    assert confidence([*reversed(said), *said], PRIOR) == confidence(said, PRIOR)
+    assert sure([*reversed(said), *said]) == sure(said)
 
 
 @given(heard, st.floats(0, 9), st.floats(0, 9))
@@ -140,8 +172,8 @@ def test_more_from_one_more_family_is_never_less_sure(said, one, two):
     """Hardware evidence that was not there before, and more of it, only adds to the confidence."""
     less, more = sorted((one, two))
     steps = [said, *([*said, vote("gpu_memory", llr, kind="ecc.uncorrectable")] for llr in (less, more))]
-    sure = [confidence(voices, PRIOR) for voices in steps]
-    assert sure == sorted(sure)
+    told = [sure(voices) for voices in steps]
+    assert told == sorted(told)
 
 
 def test_ruled_out_is_merged_and_never_names_a_suspect():
@@ -159,9 +191,9 @@ def test_ruled_out_is_merged_and_never_names_a_suspect():
 def test_confidence_is_a_probability_whatever_the_order(votes):
     """Any votes in any order give the same value between 0 and 1."""
     said = [vote(family, llr, peers=None) for family, llr in votes]
-    value = confidence(said, PRIOR)
+    value = sure(said)
     assert 0 < value < 1
-    assert confidence(reversed(said), PRIOR) == value
+    assert sure([*reversed(said)]) == value
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,10 @@ _MISFITS = 0.1
 _MACHINES = 3
 
 
+# What one group or machine has in common is its own.
+_UNITS = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Positions:
     """``partitions`` are all that may be positions: b, the stage and the class of each rank, [ranks];
@@ -144,7 +148,10 @@ class Positions:
             parent = parents.index[classes.members[:, 0]]
             on = [table[parent == p] for p in range(parents.sizes.size)]
             even = np.array([(np.ptp(t, axis=0) <= (t.min(axis=0) > 0)).all() for t in on])
-            yield parents, classes, np.minimum(classes.sizes / b, np.where(even[parent], np.inf, machines))
+            units = np.minimum(classes.sizes / b, np.where(even[parent], np.inf, machines))
+            # Within a role a class may be left with one tensor-parallel group or machine, which may be slow.
+            if units.min() >= _UNITS:
+                yield parents, classes, units
 
 
 def _explained(

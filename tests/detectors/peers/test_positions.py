@@ -34,6 +34,14 @@ def test_an_expert_that_is_popular_for_a_while_shows_its_position(each, position
     assert refined(x, gpus=4 if each == 1 else 8) == at.tolist()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_one_tensor_parallel_group_is_no_position(seed):
+    """Its ranks take as long at the same steps; of a role of every second one few positions have two."""
+    groups = np.random.default_rng(seed).normal(0.0, 0.01, (STEPS, 22)).repeat(8, axis=1)
+    roles = np.arange(176) // 8 % 2
+    assert refined(groups + logs(176, noise=0.001), roles=roles) is None
+
+
 def test_stages_have_experts_of_their_own():
     """One is popular in the first half of the ranks only: all halves of positions are kept apart."""
     ranks = np.arange(64)

@@ -91,6 +91,31 @@ def test_columns_give_the_rows_of_adding_row_by_row(seed, jobs, messy, most, flu
     assert rolled(RollUp(most_waiting=most), steps, flushes) == rolled(PlainRollUp(), steps, flushes)
 
 
+@pytest.mark.parametrize("most", [1, 512])
+def test_a_step_that_comes_after_a_later_one_is_joined(most):
+    """Folded apart or together: the first and last step, and zeros of both signs, are those of the rows."""
+    schema = STEP_SCHEMAS[max(STEP_SCHEMAS)]
+    steps = [
+        JobSteps(
+            schema=schema.id,
+            row_bytes=schema.row_bytes,
+            cluster="c",
+            job_id="j",
+            node="n",
+            boot_id="b",
+            seq=seq,
+            ts=1000.0 + seq,
+            attempt=0,
+            world_size=2,
+            rows=pack(schema.rows, [{"step": step, "rank": r, "ts": 1000.0 + seq, **held} for r in (0, 1)]),
+        )
+        for seq, (step, held) in enumerate(
+            [(7, {"step_seconds": -0.0}), (3, {"step_seconds": 0.0}), (5, {"compute_seconds": -0.0})]
+        )
+    ]
+    assert rolled(RollUp(most_waiting=most), steps, []) == rolled(PlainRollUp(), steps, [])
+
+
 def test_records_of_a_calm_job_are_folded_together(monkeypatch):
     """Row by row is the way of records that are not one row for each rank alone."""
     added: list[int] = []
@@ -111,11 +136,12 @@ def test_what_waits_is_bounded():
     assert len(rollup._steps) == 10
 
 
-def test_rows_without_a_time_are_in_no_bucket():
+@pytest.mark.parametrize("timeless", [(math.nan, math.nan), (math.inf, math.nan), (math.nan, math.inf)])
+def test_rows_without_a_time_are_in_no_bucket(timeless):
     """And those beside them are rolled up; nothing of them stays in memory."""
     schema, chance = STEP_SCHEMAS[max(STEP_SCHEMAS)], np.random.default_rng(1)
     rows = [row(schema, 1, rank, 1000.0, chance, odd=False) for rank in range(3)]
-    rows[1]["ts"], rows[2]["ts"] = math.nan, math.inf
+    rows[1]["ts"], rows[2]["ts"] = timeless
     first = record(0, 0, 1, 1000.0, chance, messy=False)
     rollup = RollUp()
     rollup.add(

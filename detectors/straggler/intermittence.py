@@ -5,15 +5,18 @@ single time suffices.
 
 Per rank, over the last 200 steps, a rise is counted when
 
-* the sharp evidence (effects of at least four sigmas, which one healthy step takes back) passes h/2, which
-  two neighbouring slow steps do and one does not; or
+* the sharp evidence (effects of at least four sigmas, which healthy steps take back) passes h/2, which
+  two neighbouring slow steps do and one does not, after it was taken back altogether: about h/2 it goes up
+  and down while the rank is slow by less; or
 * a single far step (above four sigmas, not following another) is at least the eleventh of 60, at a rank that
   had at most one in as many steps before, while the median rank has at most one.
 
-Three rises make a suspicion, four need no second kind of evidence. Arrays are [window, ranks] and [ranks],
+Three rises make a suspicion, four need no second kind of evidence; more where the job's healthy ranks rise
+often (``suspects``). Arrays are [window, ranks] and [ranks],
 the work a step O(ranks).
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +45,9 @@ CERTAIN = 4
 _LATELY = 60
 _OFTEN = 11
 
+# Chosen: a window in a thousand, over all ranks.
+_CHANCE = 1e-3
+
 # Far steps among as many up to which a rank counts as calm. Chosen: one by chance; what one rank logs or
 # saves for all is there from the start.
 _CALM = 1
@@ -58,6 +64,16 @@ class Intermittence:
     share: float
 
 
+def _beyond_chance(mean: float, chance: float) -> int:
+    """Return the least number that a Poisson variable of this ``mean`` reaches with less than ``chance``."""
+    number, term, below = 0, math.exp(-mean), 0.0
+    while 1.0 - below >= chance:
+        below += term
+        number += 1
+        term *= mean / number
+    return number
+
+
 class IntermittenceCounter:
     """Counts per rank how often evidence rose above half the threshold, and single far steps where a rank
     that was calm has many of them, [ranks]."""
@@ -67,14 +83,16 @@ class IntermittenceCounter:
         self._high = np.zeros((WINDOW, ranks), dtype=bool)
         self._single = np.zeros((WINDOW, ranks), dtype=bool)
         self._was_far = np.zeros(ranks, dtype=bool)
+        self._is_over = np.ones(ranks, dtype=bool)
         self._steps = 0
         self._lately = np.zeros(ranks, dtype=np.int64)
         self._was_calm = np.zeros(ranks, dtype=bool)
         self.count = np.zeros(ranks, dtype=np.int64)
 
-    def update(self, high: Bools, far: Bools, *, read: Bools) -> None:
+    def update(self, high: Bools, far: Bools, *, read: Bools, gone: Bools | None = None) -> None:
         """Take for every rank whether its evidence is above half the threshold now, whether this step of it
-        is ``far`` off, and whether it was ``read`` at all.
+        is ``far`` off, whether it was ``read`` at all, and whether its evidence is ``gone`` (None: where it
+        is not above half).
         """
         slot = self._steps % WINDOW
         # Steps in a row are one: a rank that is slow and stays so is not off and on.
@@ -86,10 +104,28 @@ class IntermittenceCounter:
         single_counts = single & self._was_calm & (self._lately >= _OFTEN)
         if single_counts.any() and np.sort(self._lately)[(self._lately.size - 1) // 2] > _CALM:
             single_counts = np.zeros_like(single)
-        rose = (high & ~self._high[slot - 1]) | single_counts
+        rose = (high & self._is_over) | single_counts
+        self._is_over = (~high if gone is None else gone) | (self._is_over & ~high)
         self.count += rose.astype(np.int64) - self._rose[slot]
         self._rose[slot], self._high[slot], self._single[slot] = rose, high | single_counts, single
         self._steps += 1
+
+    @property
+    def suspects(self) -> Bools:
+        """Ranks that rose more often than healthy ones of this job ever do, [ranks].
+
+        Collections and hiccups rise by chance, and in a tensor-parallel group with each of its ranks. With n
+        healthy ranks, those that rose fewer than three times, and f rises of theirs in all, a healthy rank
+        rises as often as a Poisson variable of mean (f + 0.5) / n: a suspect rose so often that among all
+        ranks one does by chance in a thousand windows.
+        """
+        often = self.count >= SUSPECT
+        if not often.any():
+            return often
+        healthy = self.count[~often]
+        usual = (float(healthy.sum()) + 0.5) / max(healthy.size, 1)
+        suspects: Bools = self.count >= max(SUSPECT, _beyond_chance(usual, _CHANCE / self.count.size))
+        return suspects
 
     def of(self, rank: int) -> Intermittence:
         """Return the excursions of one rank."""

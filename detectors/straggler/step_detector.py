@@ -53,7 +53,7 @@ from detectors.straggler.core import (
 )
 from detectors.straggler.explanation import explain
 from detectors.straggler.gates import FEW, UNLIKE_PEERS, is_confirmed
-from detectors.straggler.intermittence import AGAIN, SUSPECT
+from detectors.straggler.intermittence import AGAIN
 from detectors.straggler.rotating_slowness import ROUND, RotatingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
@@ -435,7 +435,7 @@ class StragglerDetector:
 
     def _intermittent(self) -> tuple[SlowRank, ...]:
         channel = self.channels["compute"]
-        often = (channel.intermittence.count >= SUSPECT) & ~channel.believed
+        often = channel.intermittence.suspects & ~channel.believed
         # What comes and goes on many ranks at once comes from outside of them.
         if not often.any() or often.sum() > self.ratios.ranks / 3 or self._comes_and_goes_elsewhere():
             return ()

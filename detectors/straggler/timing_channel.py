@@ -200,7 +200,9 @@ class TimingChannel:
         self._spikes.update(residual > FAR, read=read, slow=self.raised)
         far_off = residual > _FAR_SIGMAS * sigma
         self._far_off.update(far_off, read=read, slow=self.raised)
-        self.intermittence.update(self.change.sharp(sigma) >= self.h / 2, far_off, read=read)
+        # By the usual noise: by that of each step, an effect would be sharp in one and not in the next.
+        sharp = self.change.sharp(sigma if self.noise is None else self.noise.sigma)
+        self.intermittence.update(sharp >= self.h / 2, far_off, read=read, gone=sharp <= 0)
 
     def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats, steady: bool = False) -> None:
         """Take one step of ratios as they are as evidence of a rank that always was slow."""

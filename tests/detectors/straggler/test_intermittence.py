@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from detectors.straggler.intermittence import WINDOW, IntermittenceCounter
 
@@ -27,6 +28,30 @@ def test_age_and_share_go_back_to_the_first_rise_of_the_window():
         excursions.update(np.array([step in (20, 21, 100, 101, 220, 221)]), NEVER, read=ALWAYS)
     found = excursions.of(0)
     assert (found.count, found.age, found.share) == (2, 150, 4 / 150)
+
+
+def test_evidence_that_goes_up_and_down_is_one_excursion():
+    """It has to be gone before it counts as having come again."""
+    evidence = np.array([0, 0, 2, 4, 3, 4, 2, 4, 0, 4, 0, 0])
+    excursions = IntermittenceCounter(1)
+    counts = []
+    for level in evidence:
+        excursions.update(np.array([level >= 3.5]), NEVER, read=ALWAYS, gone=np.array([level <= 0]))
+        counts.append(int(excursions.count[0]))
+    assert counts == [0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("usual", "suspected"), [([0] * 36, 3), ([0] * 30 + [1] * 6, 5), ([0, 1, 2] * 12, 8)]
+)
+def test_who_rises_no_more_often_than_others_do_by_chance_is_no_suspect(usual, suspected):
+    """The first rank rises ever again, the others as often as told: from when it is suspected."""
+    excursions = IntermittenceCounter(1 + len(usual))
+    for rise in range(suspected):
+        high = np.array([True, *(rise < often for often in usual)])
+        excursions.update(high, np.zeros_like(high), read=np.ones_like(high))
+        assert excursions.suspects.tolist() == [rise + 1 == suspected] + [False] * len(usual)
+        excursions.update(np.zeros_like(high), np.zeros_like(high), read=np.ones_like(high))
 
 
 def test_counts_what_is_counted_by_hand():

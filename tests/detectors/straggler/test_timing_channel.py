@@ -70,3 +70,13 @@ def test_slowness_ends_after_twenty_quiet_steps():
     assert settled[19] == [1]
     assert sum(len(s) for s in settled) == 1
     assert not channel.raised.any()
+
+
+def test_a_slowdown_is_one_excursion_however_noisy_its_steps_are():
+    """Of 3 % at a noise of 0.7 %, which is 4 sigmas, and fewer in the steps that are noisier."""
+    channel = TimingChannel(8)
+    channel.refit(Noise(np.zeros(8), np.full(8, 0.007), 20), largest_move=None)
+    for step in range(40):
+        slow = np.where(np.arange(8) == 3, 0.017, 0.0)
+        channel.weigh(slow, sigma=np.full(8, 0.0076 if step % 2 else 0.007), smallest=0.0)
+    assert channel.intermittence.count.tolist() == [0, 0, 0, 1, 0, 0, 0, 0]

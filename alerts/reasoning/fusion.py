@@ -76,7 +76,8 @@ def basis_of(suspicions: Iterable[Suspicion], *, hurt: bool = False) -> Basis:
     What hardware reports distinguishes causes that step times alone do not.
     """
     members = tuple(suspicions)
-    if members and all(s.kind.startswith("hang.") for s in members):
+    stops = [s for s in members if s.kind.startswith("hang.")]
+    if any(kind_of(s.kind).hang for s in stops) or (stops and len(stops) == len(members)):
         return "stop"
     if any(s.family in MACHINE_FAMILIES for s in members):
         return "hardware"

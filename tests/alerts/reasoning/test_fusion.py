@@ -81,6 +81,7 @@ OF_JOB = Subject(type="job", cluster="c", job_id="j")
         ([by_step_times(2), THROTTLE], "hardware"),
         ([vote("silence", kind="hang.rank_missing")], "stop"),
         ([vote("silence", kind="hang.rank_missing"), THROTTLE], "hardware"),
+        ([vote("host", -4.0, kind="hang.job"), vote("job", kind="straggler.job_wide")], "stop"),
         ([by_step_times(2, subject=OF_JOB)], "other"),
         ([], "other"),
     ],

@@ -30,11 +30,14 @@ def test_a_linear_confidence_tells_what_a_finding_rests_on(basis, log_odds):
     assert calibration._row(linear, 1.1, right=True) == Row(basis, log_odds, 1.1, True)
 
 
-def test_sources_and_their_draws_count_alike():
-    """Two findings of one source weigh as much as twenty-two of two draws of the other."""
-    found = weighted({"a": [rows(2, 0)], "b": [rows(0, 20), [], rows(2, 0)], "none": []})
-    right = sum(weight for row, weight in found if row.right)
-    assert [sum(w for _, w in found), right] == pytest.approx([24.0, 18.0])
+def test_sources_count_alike_and_so_do_their_draws_where_asked():
+    """Two findings weigh as much as twenty-two of the other source; there twenty as much as two."""
+    draws = {"a": [rows(2, 0)], "b": [rows(0, 20), [], rows(2, 0)], "none": []}
+    told = []
+    for found in (weighted(draws), weighted(draws, draws_alike=True)):
+        assert sum(weight for _, weight in found) == pytest.approx(24.0)
+        told.append(sum(weight for row, weight in found if row.right))
+    assert told == pytest.approx([12.0 + 12.0 * 2 / 22, 18.0])
 
 
 def alike(found):

@@ -123,12 +123,3 @@ def new_loss(source: Source | None, s: Suspicion) -> float:
 def loss_rate(sources: Iterable[Source]) -> float:
     """Return the GPU-hours an hour that slow steps cost at present."""
     return math.fsum(s.latest.lost.gpus for s in sources if s.active and s.latest.lost)
-
-
-def loss_since_reports(sources: Iterable[Source], at: float) -> float:
-    """Return the GPU-hours that slow steps have cost since each detector reported them, up to ``at``.
-
-    At their present rate: the case may have been updated by others since.
-    """
-    latest = (source.latest for source in sources if source.active)
-    return math.fsum(s.lost.gpus * (at - s.ts) / 3600.0 for s in latest if s.lost is not None)

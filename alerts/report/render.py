@@ -10,7 +10,6 @@ from alerts.cases import tensor_group
 from alerts.cases.case import Case
 from alerts.cases.explaining import explaining_key, supporting
 from alerts.cases.scope import Scope
-from alerts.cases.source import loss_since_reports
 from alerts.config import FindingConfig
 from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
 from alerts.kinds import kind_of
@@ -148,7 +147,6 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
     own = case.suspicions()
     suspicions = own + tuple(s for helper in helpers for s in helper.suspicions())
     accounts = (case, *sources.charged)
-    # Its cost counts up to this time.
     seen = max(c.last_seen_at for c in accounts)
     seen = max(seen, case.account.accrued_to) if case.account.stalled else seen
     kind = (case.intermittent and case.rule.relapsing_as) or case.kind
@@ -167,7 +165,7 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
         cause=cause(case.kind, suspicions),
         hurt=hurt,
         last_seen_at=seen,
-        lost=case.account.lost + math.fsum(loss_since_reports(c.sources.values(), seen) for c in accounts),
+        lost=case.account.lost,
         rate=math.fsum(c.account.per_hour(live=c.live) for c in accounts),
         suspects=_suspects(sources, suspicions),
     )

@@ -131,14 +131,17 @@ class _Account:
         return taken.seconds * (1.0 - 1.0 / max(self.job_ratio, 1.0))
 
     def cost(self, at: float) -> Cost:
-        """Return what it has come to by ``at``, with the mean rate over the last ``RATE_SECONDS``."""
-        total = max(self.total, 0.0)
+        """Return what it has come to by ``at``, with the mean rate over the last ``RATE_SECONDS``.
+
+        Never less than before: after recovery steps scatter about the healthy one.
+        """
+        total = max(self.total, self.marks[-1][1])
         self.marks.append((at, total))
         while len(self.marks) > 2 and self.marks[1][0] <= at - RATE_SECONDS:
             self.marks.popleft()
         first, before = self.marks[0]
         rate = (total - before) / (at - first) if at > first else 0.0
-        return Cost(total, max(rate, 0.0))
+        return Cost(total, rate)
 
 
 class LostTime(Generic[K]):

@@ -567,6 +567,15 @@ def test_a_detector_that_dates_its_suspicion_anew_is_not_charged_twice():
     )
 
 
+def test_a_job_that_stands_still_loses_no_more_to_its_slow_steps():
+    """Hardware that goes on to look bad keeps the finding up to date, not its steps."""
+    power = [slow(ts, lost=None, gpus=0, **POWER) for ts in (12, 90)]
+    last, _ = run(slow(overwhelming=True), *power, until=100)
+    finding = last["straggler.fail_slow", "rank"]
+    assert finding.last_seen_at == T0 + 90
+    assert finding.gpu_hours_lost == pytest.approx(16 * (1 - 1 / 1.3) * 5 / 3600, abs=1e-4)
+
+
 def test_what_was_only_suspected_costs_nothing():
     """A weak suspicion that ends is on no account, whatever its job lost meanwhile."""
     _, versions = run(slow(), slow(100, state="clear"), until=1000.0)

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.randomised.baselines import Timings, accused, deviation_scores, ratio_scores, read_timings
 from benchmarks.randomised.command import main
 from benchmarks.randomised.file import write_job
-from benchmarks.randomised.score import outcome, rank_outcome, summary
+from benchmarks.randomised.score import outcome, rank_outcome, stops, summary
 from benchmarks.randomised.truth import Truth
 
 RANK = {"type": "rank", "rank": 3}
@@ -85,6 +85,8 @@ def test_a_hang_is_found_by_what_was_reported_since(seen, found):
     """A finding that an earlier stop had opened counts while it stands, and only if reported again."""
     about = finding({"type": "job", "job_id": "job"}, kind="hang.job", **seen)
     assert outcome(truth("hang"), [about]).hang == found
+    assert stops(truth("hang"), [about, finding(RANK)]) == [(about, found)]
+    assert stops(truth("none"), [about | {"status": "open"}]) == [(about | {"status": "open"}, False)]
 
 
 @pytest.mark.parametrize(

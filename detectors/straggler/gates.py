@@ -7,10 +7,11 @@ none of the other explanations holds, each of which has a function here:
 2. More than half of the ranks are over the threshold: then "slow" and "usual" have changed places, because
    the median belongs to the majority.
 3. The rank was on the slow side in less than 65 % of its steps: a few far ones are no slowdown.
-4. ``compute``: its role, or its position in a layer, slowed as a whole; or it waits more than its mates, as a
-   victim does and a culprit does not; or many of its role look as slow and its own past shows no change; or
-   it is slow by little, and healthy ranks are as far off for as many steps; or it reports as much more work;
-   or several whole machines have been as slow since the start.
+4. ``compute``: its role, or its position in a layer, slowed as a whole, or, without coordinates, ranks at its
+   place on other machines did in the same step; or it waits more than its mates, as a victim does and a
+   culprit does not; or many of its role look as slow and its own past shows no change; or it is slow by
+   little, and healthy ranks are as far off for as many steps; or it reports as much more work; or several
+   whole machines have been as slow since the start.
 5. ``rest``: it must have taken longer for 20 steps and 20 s, against its own past too, and wait least.
 
 Effects are log ratios to peers (compute) or shares of the peers' work (data, rest), [ranks]. Limits called
@@ -23,7 +24,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.node_effects import slow_class
+from detectors.peers.node_effects import MOST_OF_MACHINE, slow_class
 from detectors.peers.peers import MIN_PEERS, group_quantile
 from detectors.peers.ratios import Ratios
 from detectors.peers.roles import looks_like_stage
@@ -64,6 +65,12 @@ _WAITS_MORE, _WAITS_LESS = 0.5, -0.3
 
 # The quantile of a role that is usual while up to nearly two thirds of it are slow (``since_start``).
 _USUAL = 0.35
+
+# Stages of published jobs (``positions``): a position has as many ranks on as few of the machines.
+_STAGES = 16
+
+# Chosen: how many times more often ranks at its place rise than those at others, if the place is why.
+_MORE_OFTEN = 2.0
 
 # Chosen: ranks that make a pattern; two may both be slow.
 _POSITION = 3
@@ -158,11 +165,12 @@ def _least_effect(ratios: Ratios, found: Candidate) -> float:
 def _is_shared_by_role(ratios: Ratios, found: Candidate) -> bool:
     """Return whether a role that is known, or looks like one, slowed as a whole."""
     if not ratios.roles_known:
-        return (
+        alike = (
             not _stands_alone(ratios, found)
             if found.lasting
             else is_position(ratios, found.rank, found.effect)
         )
+        return alike or _rose_with_its_place(ratios, found)
     return goes_with_role(ratios, found.rank, found.effect)
 
 
@@ -198,6 +206,33 @@ def is_position(ratios: Ratios, rank: int, effect: Floats) -> bool:
             parts.append(label)
     everyone = np.ones(ratios.ranks, dtype=np.bool_)
     return Shards(tuple(parts), ratios.nodes.index).explain(effect, rank, everyone)
+
+
+def _rose_with_its_place(ratios: Ratios, found: Candidate) -> bool:
+    """Return whether ranks at its place on other machines became as slow in the same step.
+
+    Machines fail one by one. What a position of the layer has to do reaches all ranks at it, of a stage at
+    least, and without coordinates there may be too few of these to see the position (``is_position``).
+    """
+    nodes, rank = ratios.nodes, found.rank
+    x = ratios.history.last("x", min(found.steps + LOOK_BEFORE, ratios.settled))
+    if nodes.sizes[nodes.index[rank]] < 2:
+        return False
+    # What began before all that is held has no past to compare with.
+    past = len(x) - found.steps >= _LEAST_OWN_PAST
+    rise = nan_median(x[-found.steps :]) - nan_median(x[: -found.steps]) if past else found.effect
+    rose = rise >= _HALF * found.size
+    # A machine that became slow as a whole is none of them.
+    rose &= (np.bincount(nodes.index, weights=rose) < MOST_OF_MACHINE * nodes.sizes)[nodes.index]
+    elsewhere = nodes.index != nodes.index[rank]
+    first = np.cumsum(nodes.sizes) - nodes.sizes
+    place = np.empty(ratios.ranks, dtype=np.intp)
+    place[np.argsort(nodes.index, kind="stable")] = np.arange(ratios.ranks) - np.repeat(first, nodes.sizes)
+    mates, others = elsewhere & (place == place[rank]), elsewhere & (place != place[rank])
+    if not rose[rank] or np.count_nonzero(rose & mates) < max(1.0, np.count_nonzero(mates) / _STAGES):
+        return False
+    # Where they rise at all places, it is not for this one.
+    return bool(np.mean(rose[mates]) >= _MORE_OFTEN * (np.mean(rose[others]) if others.any() else 0.0))
 
 
 def _wanders(ratios: Ratios, found: Candidate) -> bool:

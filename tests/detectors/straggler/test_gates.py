@@ -51,6 +51,25 @@ def test_small_effects_beyond_the_noise_are_named(factor):
 
 
 @pytest.mark.parametrize(
+    ("slow", "later", "expected"),
+    [
+        ([3, 11], 0, set()),
+        ([3, 11], 40, {3, 11}),
+        ([3, 12], 0, {3, 12}),
+        ([3], 0, {3}),
+        ([*range(8), *range(16, 24)], 0, {*range(8), *range(16, 24)}),
+    ],
+    ids=["one place", "one after the other", "other places", "one rank", "two machines"],
+)
+def test_ranks_at_one_place_of_two_machines_do_not_become_slow_at_once(slow, later, expected):
+    """Machines fail one by one: without coordinates, what reaches one rank of each is their work."""
+    compute = np.exp(0.01 * np.random.default_rng(4).normal(size=(240, 40)))
+    for number, rank in enumerate(slow):
+        compute[120 + number * later :, rank] *= 1.2
+    assert named(compute, roles=False) == expected
+
+
+@pytest.mark.parametrize(
     ("slow", "expected"),
     [([1, 5, 9, 13], set()), ([1, 6, 9, 15], {1, 6, 9, 15}), ([4, 5, 6, 7], {4, 5, 6, 7})],
     ids=["every fourth", "any four", "a machine"],

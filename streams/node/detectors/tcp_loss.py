@@ -24,8 +24,9 @@ _COUNTERS = (RETRANSMITTED, OUT_OF_ORDER, SENT, RECEIVED)
 # section 4.3).
 LOSS = 0.01
 
-# In the window. Chosen: of fewer a ratio is chance; Poisson counts of 20 are right to a quarter.
-LEAST_LOST = 20.0
+# In the window. Of fewer a ratio is chance: where a third of ``LOSS`` is lost, 4 segments in so many that 12
+# would be ``LOSS``, Poisson counts reach 12 in one window of a thousand, each direction by itself.
+LEAST_LOST = 12.0
 
 # Chosen: ten samples, and three of them until it opens; a burst of incast is shorter.
 WINDOW_SECONDS = 10.0

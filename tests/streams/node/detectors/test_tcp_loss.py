@@ -22,7 +22,7 @@ def opened(rates, until=SECONDS, tuning=None, sends=True):
     ``sends``: whether its samples arrive meanwhile.
     """
     cluster = Cluster(ClusterSpec(nodes=3, gpus=1, nics=1), seed=4)
-    pipeline, counts = local_pipeline(tuning), dict[str, list[int]]()
+    pipeline, counts = local_pipeline(tuning), dict[str, list[float]]()
     found = dict[tuple[str, str | None], float]()
     begun = cluster.spec.start + ONSET
     for record in cluster.run(SECONDS):
@@ -33,7 +33,7 @@ def opened(rates, until=SECONDS, tuning=None, sends=True):
             block = SAMPLE_SCHEMAS[record.schema].host
             (row,) = unpack(block, record.host)
             tcp = {
-                f"host.tcp.{name}_segments_total": n
+                f"host.tcp.{name}_segments_total": int(n)
                 for name, n in zip(NAMES, counts[record.node], strict=True)
             }
             record = msgspec.structs.replace(record, host=pack(block, [row | tcp]))
@@ -51,6 +51,7 @@ def opened(rates, until=SECONDS, tuning=None, sends=True):
         ((2000, 2000, 60, 60), 45),
         ((2000, 2000, 21, 21), 65),
         ((2000, 2000, 19, 60), None),
+        ((20, 20, 1.5, 1.5), 65),
         # Its neighbours in a ring: each shows one direction.
         ((2000, 2000, 100, 0), None),
         ((2000, 2000, 0, 100), None),

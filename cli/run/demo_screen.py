@@ -63,8 +63,10 @@ class Screen:
         # Also where only the onset has changed: the title names its machine.
         colour = "bold red" if finding["severity"] == "critical" else "yellow"
         severity, title = finding["severity"].upper(), _text(finding["title"])
-        mark = "▲" if before is None else "△ the same, now"
-        self._at(at, f"[{colour}]{mark} {severity}[/]  [bold]{title}[/]")
+        mark = f"▲ {severity}"
+        if before is not None:
+            mark = "△ the same" if before[1] == now[1] else f"△ the same, now {severity}"
+        self._at(at, f"[{colour}]{mark}[/]  [bold]{title}[/]")
 
     def details(self, finding: Json, proof: str) -> None:
         """Print cost, cause, ruled-out causes, action, command and the address of the evidence."""

@@ -161,7 +161,7 @@ def test_the_screen_shows_a_finding_again_when_it_has_changed():
     onset, title, graver, other, earlier, again = lines
     assert (onset[:24], earlier[:24]) == ("● onset estimated 00:10.", "● onset estimated 00:08.")
     assert (title, graver) == ("▲ ERROR  slow", "△ the same, now CRITICAL  slow")
-    assert other == again == "△ the same, now CRITICAL  slower"
+    assert other == again == "△ the same  slower"
 
 
 def test_the_screen_has_no_warnings_of_unused_connections(monkeypatch, connection_log):

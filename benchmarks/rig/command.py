@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -50,7 +50,11 @@ _SETTLE_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of one fault."""
+    """One run of one fault.
+
+    ``steps``: those that the job made from the fault until the finding, by event time, where its deadline
+    ``within`` is in steps; else None, and that is in seconds.
+    """
 
     fault: str
     rank: int
@@ -59,6 +63,7 @@ class Run:
     found: bool
     delay_seconds: float | None
     event_seconds: float | None
+    steps: int | None
     kind: str | None
     severity: str | None
     others: tuple[str, ...]
@@ -105,33 +110,48 @@ def run_fault(fault: Fault, cluster: Cluster, rank: int, number: int) -> Run:
         step_seconds = (time.monotonic() - began) / max(1, steps_reported(installation, job) - first)
         cluster.measure_processor_use(rank)
         watch.look()
-        made_at, deadline = time.time(), fault.deadline(step_seconds)
+        made_at, made_steps = time.time(), [(time.time(), steps_reported(installation, job))]
         target = Target(fault.unit, rank, node.name, job)
 
         def verdict() -> Verdict:
+            made_steps.append((time.time(), steps_reported(installation, job)))
             return judge(watch.look(), target, fault.kinds, made_at=made_at)
 
         with fault.make(cluster, rank):
             cluster.wait(
                 lambda: verdict().delay_seconds is not None,
-                seconds=max(_LEAST_PATIENCE_SECONDS, _PATIENCE * deadline),
+                seconds=max(_LEAST_PATIENCE_SECONDS, _PATIENCE * fault.within),
                 pause=0.5,
             )
             time.sleep(_SETTLE_SECONDS)
         judged = verdict()
-    took = judged.event_seconds if fault.steps else judged.delay_seconds
+    steps = _steps_until(made_at, judged.event_seconds, made_steps) if fault.steps else None
+    took = steps if fault.steps else judged.delay_seconds
     return Run(
         fault=fault.name,
         rank=rank,
         step_seconds=round(step_seconds, 3),
-        within=round(deadline, 2),
-        found=took is not None and took <= deadline,
+        within=fault.within,
+        found=took is not None and took <= fault.within,
         delay_seconds=_rounded(judged.delay_seconds),
         event_seconds=_rounded(judged.event_seconds),
+        steps=steps,
         kind=judged.kind,
         severity=judged.severity,
         others=judged.others,
     )
+
+
+def _steps_until(made_at: float, seconds: float | None, made: Sequence[tuple[float, int]]) -> int | None:
+    """Return the steps that a job made within ``seconds`` of the first look, None where these are None.
+
+    ``made`` are the looks: time, and steps so far. The first look after the end counts, so that a step too
+    many may be counted and none is left out.
+    """
+    if seconds is None:
+        return None
+    after = (steps for at, steps in made if at >= made_at + seconds)
+    return next(after, made[-1][1]) - made[0][1]
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -222,7 +242,10 @@ def describe(run: Run) -> str:
         )
     others = f"; also: {', '.join(run.others)}" if run.others else ""
     verdict = "found" if run.found else "MISSED"
-    return f"{run.fault:16} rank {run.rank}  {verdict:6}  {delay}, within {run.within:.1f} s{others}"
+    within = f"within {run.within:.0f} s"
+    if run.steps is not None:
+        within = f"{run.steps} steps, within {run.within:.0f}"
+    return f"{run.fault:16} rank {run.rank}  {verdict:6}  {delay}, {within}{others}"
 
 
 def run_quiet(options: argparse.Namespace, installation: Installation) -> dict[str, object]:

@@ -32,8 +32,8 @@ class Fault:
     """A fault: how it is made, which kinds of findings name it, and by when.
 
     ``unit`` is what must be named: ``rank``, ``node`` (also by one of its devices), or ``job`` where machines
-    cannot be told apart. ``within`` is in seconds until the finding is stored, or, with ``steps``, in healthy
-    steps of the job by event time: transport takes seconds however long steps are.
+    cannot be told apart. ``within`` is in seconds until the finding is stored, or, with ``steps``, in steps
+    of the job by event time: transport takes seconds however long steps are.
     """
 
     name: str
@@ -43,10 +43,6 @@ class Fault:
     within: float
     steps: bool = False
     meaning: str = ""
-
-    def deadline(self, step_seconds: float) -> float:
-        """Return the seconds within which the fault must be found."""
-        return self.within * step_seconds if self.steps else self.within
 
 
 def _signalled(number: signal.Signals, undo: signal.Signals | None = None) -> Make:

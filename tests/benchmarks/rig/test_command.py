@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.rig.cluster import Cluster
-from benchmarks.rig.command import NotTraining, _options, _warm_up, check_torch
+from benchmarks.rig.command import NotTraining, _options, _steps_until, _warm_up, check_torch
 from benchmarks.rig.installation import Installation
 from benchmarks.rig.network import Node
 
@@ -68,3 +68,10 @@ def test_a_job_that_does_not_start_says_why(tmp_path):
         _warm_up(cluster, "job")
 
     cluster.ranks[0].stop()
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(None, None), (0.0, 0), (0.6, 3), (1.0, 3), (9.0, 5)])
+def test_steps_are_counted_until_the_finding_and_never_too_few(seconds, steps):
+    """By the first look after it, the last one where it is later."""
+    looks = [(100.0, 70), (100.5, 71), (101.0, 73), (101.5, 75)]
+    assert _steps_until(100.0, seconds, looks) == steps

@@ -1,7 +1,7 @@
 """``python -m benchmarks.rig``: make faults in real processes and measure what is found, and how soon.
 
     --fault NAME   one of the table (repeat for several; all without it)
-    --runs N       runs of each fault
+    --runs N       runs of each fault; for those of nodes, of which a cluster has four, no more than there are
     --quiet MIN    a healthy job for so many minutes instead, beside a neighbour that loads CPU and memory
     --torch PYTHON an interpreter with PyTorch, for a job of DistributedDataParallel over gloo
     --json FILE    where the figures go (benchmarks/results/rig.json)
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -209,27 +209,27 @@ def run_faults(
     queue = [(fault, number) for fault in chosen for number in range(options.runs)]
     runs: list[Run] = []
     with clusters(installation, min(options.clusters, len(queue)), options.device, options.torch) as made:
-        free = list(made)
+        # A thread for each cluster.
+        threads = [ThreadPoolExecutor(1) for _ in made]
 
-        def one(fault: Fault, number: int) -> Run:
-            cluster = free.pop()
-            try:
-                # Another node in each of four runs: a port that flaps again is the same finding.
-                return run_fault(fault, cluster, (7 + 3 * number) % cluster.world_size, number)
-            finally:
-                free.append(cluster)
+        def submit(fault: Fault, number: int) -> Future[Run]:
+            # Another node in each of four runs: what is open about one is not found again.
+            turn, which = divmod(number, len(made))
+            rank = (7 + 3 * turn) % made[which].world_size
+            return threads[which].submit(run_fault, fault, made[which], rank, number)
 
-        with ThreadPoolExecutor(len(made)) as pool:
-            try:
-                for done in as_completed([pool.submit(one, *job) for job in queue]):
-                    runs.append(done.result())
-                    print(describe(runs[-1]), flush=True)
-                    save(runs)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for cluster in made:
-                    cluster.ending.set()
-                raise
+        try:
+            for done in as_completed([submit(*job) for job in queue]):
+                runs.append(done.result())
+                print(describe(runs[-1]), flush=True)
+                save(runs)
+        except BaseException:
+            for cluster in made:
+                cluster.ending.set()
+            raise
+        finally:
+            for thread in threads:
+                thread.shutdown(cancel_futures=True)
     return runs
 
 

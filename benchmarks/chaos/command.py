@@ -86,6 +86,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--home", help="folder for logs and the recorded load; a temporary one without it")
     parser.add_argument("--json", help="file for the figures")
     options = parser.parse_args(argv)
+    if held := [name for name in options.only if options.home and (Path(options.home) / name).exists()]:
+        parser.error(f"{options.home} holds the logs of an earlier run ({held[0]}): name another folder")
     load = Load(
         nodes=options.nodes,
         seconds=options.seconds,

@@ -77,3 +77,11 @@ def test_workers_that_are_killed_change_nothing(tmp_path):
     assert outcome.wrong == []
     assert outcome.same
     assert outcome.recovered["detect"] > 0
+
+
+def test_logs_of_an_earlier_run_are_kept(tmp_path, capsys):
+    """The folder is refused, with what it holds."""
+    (tmp_path / "kill").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--home", str(tmp_path), "--only", "none", "kill"])
+    assert "holds the logs of an earlier run (kill): name another folder" in capsys.readouterr().err

@@ -10,13 +10,21 @@ from alerts.cases.grouping import held_for_others
 from alerts.cases.lifecycle import Event, transition
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
+from alerts.kind import Standing
 from alerts.reasoning.corroborate import at_work_from
+
+# What jobs declare and idle machines show has no finding that a relapse could reopen; where nothing else is
+# known of the job it is kept for so long. Chosen: longer than onsets are dated back, to a planned change.
+ASIDE_SECONDS = 3600.0
 
 
 def deadline_of(scope: Scope, case: Case, config: FindingConfig) -> float:
     """Return the event time at which a case changes if nothing else comes in."""
     if not case.live:
-        return max(case.ended_at or 0.0, case.last_seen_at) + config.reopen_within_seconds
+        kept = config.reopen_within_seconds
+        if _nothing_to_reopen(scope):
+            kept = min(kept, ASIDE_SECONDS)
+        return max(case.ended_at or 0.0, case.last_seen_at) + kept
     left = traces(scope, case, config)
     if any(trace.active for trace in left):
         # Its trace may be all that it shows until it is repaired.
@@ -59,3 +67,9 @@ def held_until(scope: Scope, case: Case, config: FindingConfig) -> float:
     placed = case.subject.rack is not None or case.subject.switch is not None
     held = (placed and case.rule.held_for_domain) or case.rule.trace
     return case.ready_at + (config.hold_seconds if held else 0.0)
+
+
+def _nothing_to_reopen(scope: Scope) -> bool:
+    """Return whether all that is left of a scope is evidence that has ended, and was never a finding."""
+    rules = ((case.live, case.rule) for case in scope.cases.values())
+    return all(not live and r.reported_as == "evidence" and r.standing is Standing.ASIDE for live, r in rules)

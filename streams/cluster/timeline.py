@@ -175,6 +175,9 @@ class Timeline(Generic[S, M]):
                 self._settled = state
             self._settled, self._settled_to = self._fold.apply(self._settled, batch, self._config), ts
         self._entries = self._entries[len(done) :]
+        if done and not self._entries:
+            # Folded from the same messages, and so equal: one of the two is enough.
+            self._head = self._settled
 
 
 def _order_of(s: Suspicion | NodeAnnounced) -> Order:

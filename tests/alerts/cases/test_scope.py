@@ -45,6 +45,17 @@ def open_kinds(suspicions, until):
     return [{c.kind for c in step.cases.values() if c.status == "open"} for step in steps]
 
 
+def left(suspicions, hours):
+    """Return the kinds of the cases that a scope still has so many hours after the last suspicion."""
+    scope = Scope()
+    for s in suspicions:
+        scope = apply(scope, [s], CONFIG)
+    until = suspicions[-1].ts + hours * 3600.0
+    for _, after in advance(scope, until, CONFIG, inclusive=True):
+        scope = after
+    return {case.kind for case in scope.cases.values()}
+
+
 PENDING, ERROR = "ecc.row_remap_pending", "ecc.uncorrectable"
 
 
@@ -121,3 +132,23 @@ def test_what_has_ended_makes_room():
     *_, (_, scope) = advance(scope, T0 + 1000.0, CONFIG, inclusive=True)
     scope = apply(scope, [xid(MAX_CASES, 1001.0)], CONFIG)
     assert gpus(scope) == {*range(MAX_CASES), MAX_CASES} - {7}
+
+
+def of_job(ts, kind):
+    subject = Subject(type="job", cluster="c", job_id="j1")
+    return msgspec.structs.replace(told(ts, kind, onset=ts), subject=subject, overwhelming=False)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "hours", "expected"),
+    [
+        (["job.planned"], 1.1, {"job.planned"}),
+        (["job.planned"], 1.3, set()),
+        (["job.planned", "hang.job"], 1.3, {"job.planned", "hang.job"}),
+        (["job.planned", "hang.job"], 24.1, {"job.planned", "hang.job"}),
+        (["job.planned", "hang.job"], 24.3, set()),
+    ],
+)
+def test_what_a_job_declared_is_kept_for_a_day_only_beside_a_suspicion(kinds, hours, expected):
+    """Evidence of an ended job has nothing to reopen; beside a suspicion it belongs to its finding."""
+    assert left([of_job(10.0, kind) for kind in kinds], hours) == expected

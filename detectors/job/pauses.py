@@ -7,9 +7,8 @@ A gap above max(4 s, 3 usual gaps) is a pause; the last 32 are kept. The pattern
 steps (a difference of pauses, or the greatest common divisor of all) such that 75 % of the pauses, k of them,
 fall within a step of one phase, and (P / 3)^(k - 2) >= 25: the first pause gives the phase, the second the
 period, and each further one fits by chance in three of P cases. Without a pattern in steps, pauses whose
-starts are regular in time to 10 % are due by the clock; otherwise one may come at any time. A pause may take
-twice the longest of its kind, and pauses are forgotten after 256 steps, or three usual distances, without
-one. All limits are chosen.
+starts are regular in time to 10 % are due by the clock; otherwise one may come at any time. Pauses are
+forgotten after 256 steps, or three usual distances, without one. All limits are chosen.
 """
 
 import math
@@ -21,10 +20,6 @@ from typing import NamedTuple
 # A gap above both is a pause. Chosen: shorter ones end before a hang is considered (``progress``, 12 s).
 PAUSE_GAPS = 3.0
 PAUSE_SECONDS = 4.0
-
-# Times the longest pause seen that the next one may take. Chosen: storage is slow at times; a hang that
-# begins in a pause is noticed so much later.
-ALLOWED_PAUSES = 2.0
 
 # Chosen: several periods of two or three kinds of pauses.
 _KEPT = 32
@@ -72,8 +67,8 @@ class Pauses:
     >>> pauses = Pauses()
     >>> for number in range(1, 401):
     ...     pauses.step(number, 10.0 * number, gap=30.0 if number % 100 == 0 else 1.0, usual=1.0)
-    >>> pauses.allowed_before(450, 4500.0), pauses.allowed_before(500, 5000.0)
-    (0.0, 60.0)
+    >>> pauses.longest_before(450, 4500.0), pauses.longest_before(500, 5000.0)
+    (0.0, 30.0)
     """
 
     def __init__(self) -> None:
@@ -91,8 +86,9 @@ class Pauses:
         elif self._pauses and number - self._pauses[-1].number > self._memory(self._first):
             self._pauses.clear()
 
-    def allowed_before(self, number: int, ts: float) -> float:
-        """Return how many seconds the job may pause from ``ts`` until step ``number``; 0 = not at all."""
+    def longest_before(self, number: int, ts: float) -> float:
+        """Return the longest [s] of the pauses that one from ``ts`` until step ``number`` may be like; 0: no
+        pause is due then."""
         pattern = self._pattern()
         if pattern is not None and not pattern.has(number):
             chosen = [p.seconds for p in self._pauses if not pattern.has(p.number)]
@@ -100,7 +96,7 @@ class Pauses:
             chosen = []
         else:
             chosen = [p.seconds for p in self._pauses]
-        return ALLOWED_PAUSES * max(chosen, default=0.0)
+        return max(chosen, default=0.0)
 
     def _pattern(self) -> PausePattern | None:
         """Return the longest period that explains most pauses, and more of them than chance would."""

@@ -1,10 +1,10 @@
 """The ``no_progress`` half of the hang rule: a job without a new step for longer than any pause explains.
 
-With g the median of the last 256 gaps between new steps [s], p the pause allowed here (``pauses``), and d the
-delay with which rows are sent, a job without a new step is
+With g the median of the last 256 gaps between new steps [s], p the longest pause that may be due here
+(``pauses``), and d the delay with which rows are sent, a job without a new step is
 
-* suspected early after max(12, 4 g, p) + d, which counts only where all of its machines spin besides;
-* stalled after max(15, 5 g, p) + d, three times that in its first 60 steps;
+* suspected early after max(12, 4 g, 2 p) + d, which counts only where all of its machines spin besides;
+* stalled after max(15, 5 g, 2 p) + d, three times that in its first 60 steps;
 * certainly stalled after max(60, the above), or 120 s while it has shown few of its pauses;
 * in its first 20 steps, certainly stalled after max(600, 10 times its longest gap) + d, and not before;
 * stalled without any need of its nodes, where none of them sends samples, after max(120, 5 g, p) + d; in
@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from detectors.job.pauses import ALLOWED_PAUSES, Pauses
+from detectors.job.pauses import Pauses
 
 # Least allowances, and how many usual steps they are: the first for a job whose machines all spin for nothing
 # besides, the second for any. Chosen: above collections and short checkpoints, which last some seconds.
@@ -39,6 +39,11 @@ CERTAIN_SECONDS, CERTAIN_YOUNG_SECONDS = 60.0, 120.0
 # From when on steps suffice, as information, where no node sends samples. Chosen: well below the time-out of
 # collectives; unannounced pauses of minutes are found besides, in which such a job shows just the same.
 ALONE_SECONDS = 120.0
+
+# Times the longest pause seen that the next one may take. Chosen: storage is slow at times; a hang that
+# begins in a pause is noticed so much later. Information does not wait for that: no multiple of the longest
+# of a few pauses bounds the next.
+_ALLOWED_PAUSES = 2.0
 
 # From when on ranks that did not arrive are waited for no more. Chosen: rows that a broken path delays mostly
 # come within a minute; of slow steps, what makes a stall early (``_EARLY_GAPS``).
@@ -173,32 +178,31 @@ class StallWatch:
         unsent = self._delay
         if len(self._gaps) < _LEARN_GAPS:
             return list(self._newborn(last, unsent))
-        pause = self._pauses.allowed_before(self._number + self._stride, last)
-        early, allowed = (
-            max(least, gaps * self._usual, pause)
-            for least, gaps in ((EARLY_SECONDS, _EARLY_GAPS), (STALL_SECONDS, _STALL_GAPS))
+        longest = self._pauses.longest_before(self._number + self._stride, last)
+        early, allowed, alone = (
+            max(least, gaps * self._usual, pauses * longest)
+            for least, gaps, pauses in (
+                (EARLY_SECONDS, _EARLY_GAPS, _ALLOWED_PAUSES),
+                (STALL_SECONDS, _STALL_GAPS, _ALLOWED_PAUSES),
+                (ALONE_SECONDS, _STALL_GAPS, 1.0),
+            )
         )
-        alone = max(ALONE_SECONDS, allowed)
         if len(self._gaps) < _YOUNG_GAPS:
             # A young job has shown few of its pauses; in none do all machines spin for nothing.
             allowed *= _YOUNG_FACTOR
         certain = max(CERTAIN_SECONDS if self._known(last) else CERTAIN_YOUNG_SECONDS, allowed)
-        early, allowed, certain, alone = (t + unsent for t in (early, allowed, certain, alone))
         # By when they are reached: where a pause makes two of them one, the surer is reported.
-        reached = {
-            early: early / allowed,
-            **dict.fromkeys((allowed, certain, alone), 1.0),
-        }
         return [
-            Stall(last, last + after, score, certain=after >= certain, alone=after >= alone)
-            for after, score in sorted(reached.items())
+            Stall(last, last + after + unsent, score, certain=after >= certain, alone=after >= alone)
+            for after in sorted({early, allowed, certain, alone})
+            for score in (min(1.0, (after + unsent) / (allowed + unsent)),)
         ]
 
     def _newborn(self, last: float, unsent: float) -> Iterator[Stall]:
         """Yield the stalls of a job whose usual steps are unknown, but for those of its attempt before."""
         longest = max(self._gaps, default=0.0)
         certain = max(NEWBORN_SECONDS, _NEWBORN_GAPS * longest)
-        alone = max(ALONE_SECONDS, _NEWBORN_GAPS * self._before, ALLOWED_PAUSES * self._starts)
+        alone = max(ALONE_SECONDS, _NEWBORN_GAPS * self._before, _ALLOWED_PAUSES * self._starts)
         if self._before and alone < certain:
             yield Stall(last, last + alone + unsent, alone=True)
         yield Stall(last, last + certain + unsent, certain=True, alone=True)

@@ -43,13 +43,14 @@ class HangDetector:
     aspects = (HANG[0],)
 
     def __init__(self, config: JobStageConfig) -> None:
-        self.stalls = StallWatch()
+        self.stalls, self._rows = StallWatch(), StoppedRows()
         self.restart(new_run=False)
 
     def restart(self, *, new_run: bool) -> None:
-        """Learn anew how far steps are apart; a new attempt begins with what the one before has shown."""
+        """Learn anew how far steps are apart, and how many lack rows; a new attempt begins with what the one
+        before has shown."""
         self.stalls, self.newest = StallWatch(self.stalls if new_run else None), -1
-        self._rows, self._absent = StoppedRows(), list[int]()
+        self._rows, self._absent = StoppedRows(self._rows if new_run else None), list[int]()
         self._stall: Stall | None = None
         self._open: dict[int, list[tuple[float, str]]] = {}
 

@@ -164,10 +164,24 @@ def test_a_later_attempt_begins_with_the_pace_of_the_one_before(before, gaps, ex
 
 
 def test_a_young_job_may_pause_twice_its_longest_pause():
-    """Where no node sends samples that is information; certain it is only after three times as long."""
+    """Certain it stands still only after three times as long; as information two minutes suffice."""
     progress, ts = stepped([1.0] * 30 + [80.0] + [1.0] * 5)
     stalls = progress.look(ts + 500.0)
-    assert [(s.at - ts, s.alone, s.certain) for s in stalls] == [(160.0, True, False), (480.0, True, True)]
+    assert [(s.at - ts, s.alone, s.certain, s.score < 1.0) for s in stalls] == [
+        (120.0, True, False, True),
+        (160.0, True, False, True),
+        (480.0, True, True, False),
+    ]
+
+
+def test_steps_suffice_once_a_stop_is_longer_than_any_pause():
+    """Machines that only send nothing count from twice that on."""
+    progress, ts = stepped([1.0] * 100 + [200.0] + [1.0] * 50)
+    stalls = progress.look(ts + 500.0)
+    assert [(round(s.at - ts), s.alone, s.score < 1.0) for s in stalls] == [
+        (200, True, True),
+        (400, True, False),
+    ]
 
 
 @pytest.mark.parametrize(("step", "expected"), [(1.0, 60.0), (10.0, 60.0), (50.0, 200.0)])

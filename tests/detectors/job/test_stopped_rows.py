@@ -47,3 +47,17 @@ def test_a_job_counts_from_its_first_steps():
     """A row lost early ends that."""
     assert followed(2).absent(reached(5), 100, RANKS) == [5]
     assert followed(4, lost={(2, 1)}).absent(reached(5), 100, RANKS) == []
+
+
+def test_an_outage_of_a_node_is_as_many_steps_as_it_lasts():
+    """Three ranks of it are missing in five of 300 steps: a sixtieth, and not a twentieth, of the steps."""
+    rows = followed(300, lost={(n, rank) for n in range(200, 205) for rank in (4, 5, 6)})
+    assert rows.absent(reached(5), 100, RANKS) == [5]
+
+
+def test_a_later_attempt_loses_rows_as_the_one_before():
+    """One in ten steps lacked a row: the first that is missing after a restart names nobody."""
+    before = followed(lost={(n, n % 16) for n in range(5, 95, 10)})
+    rows = StoppedRows(before)
+    rows.update(frozenset(RANKS))
+    assert rows.absent(reached(5), 100, RANKS) == []

@@ -17,10 +17,16 @@ STEPS = 100
 RANKS = 8
 
 
-def job(name="job", *, steps=STEPS, missing=(), start=0.0, first=0, ranks=RANKS, lost=0.0, attempt=0):
-    """Return records of a job on two nodes with a step a second; ``missing`` lack the last row."""
+def job(
+    name="job", *, steps=STEPS, missing=(), start=0.0, first=0, ranks=RANKS, lost=0.0, outage=0, attempt=0
+):
+    """Return records of a job on two nodes with a step a second; ``missing`` lack the last row.
+
+    ``outage``: so many steps in the middle of which the second node sends nothing.
+    """
     table = synchronous(healthy(steps=steps, ranks=ranks, seed=first))
     only = np.random.default_rng(first).random((steps, ranks)) >= lost
+    only[steps // 2 : steps // 2 + outage, 4:] = False
     only[-1, :] = True
     only[-1, list(missing)] = False
     table = dataclasses.replace(
@@ -96,6 +102,18 @@ def test_where_rows_are_lost_anyway_nobody_is_named():
     assert found[:4] == ("hang.job", "info", "open", [])
 
 
+def test_an_outage_of_a_node_does_not_excuse_a_missing_row():
+    """It lost twelve rows, but in three steps of a hundred."""
+    assert findings([*job(missing=[5], outage=3), *beside(300)]) == [("hang.job", "error", "open", [5], 60)]
+
+
+def test_after_a_restart_rows_are_lost_as_before():
+    """The new attempt is too short to show it, and its last row may be lost like others."""
+    again = job(steps=30, first=STEPS, start=STEPS + 20.0, attempt=1, missing=[5])
+    [found] = findings([*job(lost=0.02), *again, *beside(400)])
+    assert found[:4] == ("hang.job", "info", "open", [])
+
+
 @pytest.mark.parametrize("missing", [[], [5]])
 def test_a_file_that_ends_is_no_hang(missing):
     """No time passes after its last row; nor does less than a minute count."""
@@ -121,7 +139,7 @@ def test_a_late_row_of_a_named_rank_takes_it_back():
 
 def test_steps_that_go_on_end_it():
     """A pause of three minutes is information, and over with the next step."""
-    taken = [*job(), *job(first=STEPS, start=STEPS + 180.0), *beside(700)]
+    taken = [*job(), *job(steps=415, first=STEPS, start=STEPS + 180.0), *beside(700)]
     assert [found[:3] for found in findings(taken)] == [("hang.job", "info", "resolved")]
 
 

@@ -5,7 +5,7 @@ BENCH_VENV := .venv-bench
 RIG_ARGS ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-BENCH ?= api bocpd calibration capacity changes chaos chronic cost delivery exporter fleet gray hook huge_job jobs lemons linger peers pipeline place quality randomised real resolution restart rollups series soak startup storage streams stress transport transport_kill wire workers
+BENCH ?= api blocks bocpd calibration capacity changes chaos chronic cost delivery exporter fleet gray hook huge_job jobs lemons linger peers pipeline place quality randomised real resolution restart rollups series soak startup storage streams stress transport transport_kill wire workers
 # A slow test that passed on exactly this tree is not run again, except in CI and with FRESH=1.
 UNCHANGED := $(if $(CI)$(FRESH),,-p unchanged)
 # Processes: six share the time that tests wait for servers. Tests named by hand run one by one.

@@ -8,6 +8,7 @@ import sys
 # Name → module with `main(argv) -> int`; imported only when it is run.
 BENCHMARKS = {
     "api": "benchmarks.api.latency",
+    "blocks": "benchmarks.speed.blocks",
     "bocpd": "benchmarks.speed.bocpd",
     "calibration": "benchmarks.detection.calibration",
     "capacity": "benchmarks.capacity.command",

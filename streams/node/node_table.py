@@ -12,8 +12,10 @@ from streams.node.config import NodeConfig
 from streams.node.node_block import NodeBlock
 
 # Nodes in the first block of a shape, and in all that follow. Chosen: small, so that a single node takes
-# little memory; not too large, so that the arrays of one operation stay in the cache.
-SIZES = (64, 512)
+# little memory (a row of 8 GPUs and 8 NICs has 0.09 MB), and enough for the nodes of a usual partition, as
+# every block costs 1.3 ms a second (docs/decisions/0029); not too large, so that the arrays of one operation
+# stay in the cache.
+SIZES = (128, 512)
 
 # Slots that a node may have beyond twice the devices of a sample: where names come and go (interfaces of
 # containers), slots of departed devices are dropped beyond that. Chosen: no usual node has so many spare.
@@ -142,8 +144,8 @@ class NodeTable:
         block = next((block for block in blocks if not block.full), None)
         if block is None:
             room = FIRST_SLOTS // max(1, devices.shape.gpus, devices.shape.nics)
-            # Later blocks have eight times the room of the first, as in ``SIZES``.
-            size = max(1, min(SIZES[bool(blocks)], room if not blocks else 8 * room))
+            # Later blocks have as much more room than the first as in ``SIZES``.
+            size = max(1, min(SIZES[bool(blocks)], room * SIZES[bool(blocks)] // SIZES[0]))
             block = NodeBlock(devices.shape, size, self._config)
             blocks.append(block)
         return _Node(block, block.take(devices), devices)

@@ -42,6 +42,16 @@ def waits_for_explanation(scope: Scope, case: Case, config: FindingConfig) -> bo
     return any(grouped(case, c, config) or related(c, case, config) for c in worse)
 
 
+def outlasted(scope: Scope, case: Case, config: FindingConfig) -> bool:
+    """Return whether the finding of which this case is a relapse has ended since the case was last reported:
+    nothing shows that it goes on."""
+    ended = (c for c in scope.cases.values() if c.rule.relapsing_as == case.kind and c.opened_at is not None)
+    return any(
+        c.ended_at is not None and c.ended_at >= case.last_seen_at and _of_one_cause(c, case, config)
+        for c in ended
+    )
+
+
 def traces(scope: Scope, case: Case, config: FindingConfig) -> list[Case]:
     """Return what an open finding's fault has left behind."""
     if case.status not in NOTIFIED:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from alerts.cases.case import Case
 from alerts.cases.ending import held_until
-from alerts.cases.explaining import explaining_key, waits_for_explanation
+from alerts.cases.explaining import explaining_key, outlasted, waits_for_explanation
 from alerts.cases.grouping import grouped, members_of, with_groups
 from alerts.cases.lifecycle import NOTIFIED, transition
 from alerts.cases.scope import Scope
@@ -25,6 +25,7 @@ def settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
             not ready
             or explaining_key(scope, case, config) is not None
             or waits_for_explanation(scope, case, config)
+            or outlasted(scope, case, config)
         ):
             if case.ready_at is not None:
                 scope = scope.having(replace(case, ready_at=None))

@@ -152,3 +152,10 @@ def of_job(ts, kind):
 def test_what_a_job_declared_is_kept_for_a_day_only_beside_a_suspicion(kinds, hours, expected):
     """Evidence of an ended job has nothing to reopen; beside a suspicion it belongs to its finding."""
     assert left([of_job(10.0, kind) for kind in kinds], hours) == expected
+
+
+def test_what_is_slow_on_and_off_is_told_after_the_slowness_only_where_it_goes_on():
+    """The job has ended in between, or its rows still show it."""
+    said = [told(10.0, SLOW), told(50.0, ON_AND_OFF), told(60.0, SLOW, "clear")]
+    assert set().union(*open_kinds(said, 600.0)) == {SLOW}
+    assert open_kinds([*said, told(400.0, ON_AND_OFF, "update")], 600.0)[-1] == {ON_AND_OFF}

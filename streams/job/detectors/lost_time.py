@@ -1,11 +1,13 @@
 """What open suspicions have cost: the accounts of ``detectors.job.lost_time``, kept by aspect and rank."""
 
+import math
 from collections.abc import Mapping
 
 import msgspec
+import numpy as np
 
 from detectors.job.lost_time import LostTime, Slowdown
-from detectors.robust import nan_median
+from detectors.robust import Floats, nan_median
 from slowrank.telemetry import Lost, Suspicion
 from streams.job.aspect import Aspect, Key
 from streams.job.detectors.slow_ranks import INTERMITTENT
@@ -13,7 +15,12 @@ from streams.job.step_aligner import Step
 from streams.job.step_rows import SECONDS
 from streams.job.view import JobView
 
-_MEASURED = [SECONDS.index(name) for name in ("step", "compute", "checkpoint")]
+_MEASURED = [SECONDS.index(name) for name in ("step", "checkpoint")]
+_COMPUTE = SECONDS.index("compute")
+
+# The work of a step is this quantile of its ranks' compute. Chosen: the median is a slow rank's where half of
+# the nodes become slow together, and then counts what is lost as work.
+_WORK_QUANTILE = 0.25
 
 
 class JobCosts:
@@ -30,10 +37,11 @@ class JobCosts:
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Charge a whole step to what is open; return nothing."""
-        seconds, work, checkpoint = nan_median(step.values[_MEASURED], axis=1).tolist()
+        seconds, checkpoint = nan_median(step.values[_MEASURED], axis=1).tolist()
         seconds -= checkpoint if checkpoint > 0 else 0.0
-        gpus, in_step = len(view.roster), not view.core.asynchronous
-        self.lost.step(seconds, work, step.closed_at, gpus=gpus, in_step=in_step)
+        # Where only some ranks log, all of the job waits with them.
+        gpus, in_step = max(len(view.roster), view.world_size), not view.core.asynchronous
+        self.lost.step(seconds, _work(step.values[_COMPUTE]), step.closed_at, gpus=gpus, in_step=in_step)
         return {}
 
     def stamped(self, key: Key, s: Suspicion) -> Suspicion:
@@ -49,6 +57,12 @@ class JobCosts:
         self._open.add(key)
         lost = Lost(gpu_seconds=round(cost.gpu_seconds, 3), gpus=round(cost.gpus, 4))
         return msgspec.structs.replace(s, lost=lost)
+
+
+def _work(compute: Floats) -> float:
+    """Return the seconds of compute of a step's ranks that are in good health; NaN if none is known."""
+    known = compute[~np.isnan(compute)]
+    return float(np.quantile(known, _WORK_QUANTILE)) if known.size else math.nan
 
 
 def _slowdown(aspect: Aspect, s: Suspicion) -> Slowdown:

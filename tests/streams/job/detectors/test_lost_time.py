@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from detectors.job.lost_time import LostTime, Slowdown
 from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from streams.job.detectors.lost_time import JobCosts
@@ -52,7 +53,7 @@ def suspicion(rank, onset, ts, *, state="raise", ratio=1.5, **changes):
     return Suspicion(**(fields | changes))
 
 
-def charged(made, raised, *, at=150):
+def charged(made, raised, *, at=150, world_size=0):
     """Return the GPU-seconds of each suspicion of ``raised`` ({rank: ratio}), raised at step ``at``."""
     lost = JobCosts()
     view = JobView(
@@ -63,6 +64,7 @@ def charged(made, raised, *, at=150):
         identities={},
         core=StragglerDetector(RANKS, None),
         open=OpenSuspicions(30.0),
+        world_size=world_size,
     )
     for step in made:
         lost.step(view, step)
@@ -91,12 +93,70 @@ def test_a_ramp_is_charged_step_by_step():
 def test_two_ranks_that_are_slow_at_once_share_what_is_lost():
     """The job waits for both at once: they share up to the lesser excess, beyond it the greater bears all.
 
-    What was lost before the second was found, 51 steps, is the first one's.
+    So do the 51 steps before the second was found, of which the first was charged what it explains.
     """
     lost = charged(steps([1.0] * SLOW_FROM + [1.5] * 100), {0: 1.2, 1: 1.6})
-    both = 49 * 4 * 0.5
-    assert lost == pytest.approx([102.0 + both * 0.1 / 0.6, both * 0.5 / 0.6], abs=1e-3)
+    both, before = 49 * 4 * 0.5, 51 * 4
+    assert lost == pytest.approx([before * 0.2 + both * 0.1 / 0.6, before * 0.3 + both * 0.5 / 0.6], abs=1e-3)
     assert sum(lost) == pytest.approx(200.0)
+
+
+def test_pauses_of_other_ranks_are_not_charged_to_a_slow_one():
+    """Every fourth step takes half as long again for another rank's garbage collection, before and after."""
+    seconds = [1.5 if number % 4 == 0 else 1.0 for number in range(SLOW_FROM)]
+    slow = [1.5 if number % 4 == 0 else 1.06 for number in range(100)]
+    assert charged(steps(seconds + slow), {0: 1.06}) == [pytest.approx(4 * 75 * 0.06, rel=0.05)]
+    # The same where the pauses only come when the rank is slow: no more than 6 % of the steps' time.
+    assert charged(steps([1.0] * SLOW_FROM + slow), {0: 1.06}) == [pytest.approx(4 * 100 * 0.06)]
+
+
+def test_half_of_the_ranks_becoming_slow_is_no_growth_of_the_work():
+    """Two ranks of four compute 1.5 times as long, which moves the median of all."""
+    made = steps([1.0] * SLOW_FROM + [1.45] * 100)
+    for step in made[SLOW_FROM:]:
+        step.values[1, :2] = 1.35
+    assert sum(charged(made, {0: 1.5, 1: 1.5})) == pytest.approx(4 * 100 * 0.45)
+
+
+def test_the_whole_job_waits_where_only_some_ranks_log():
+    """Four ranks log of 32: the others wait as well."""
+    made = steps([1.0] * SLOW_FROM + [1.5] * 100)
+    assert charged(made, {0: 1.5}, world_size=32) == [pytest.approx(32 * 100 * 0.5)]
+
+
+def test_a_ramp_is_charged_what_it_comes_to_between_two_reports():
+    """Found at 5 %, 30 % at the next report: the steps between are not bounded by the first figure."""
+    lost = LostTime[int]()
+    ramp = np.linspace(1.0, 1.3, 20)
+    for number, seconds in enumerate([1.0] * SLOW_FROM + ramp.tolist() + [1.3] * 20, start=1):
+        lost.step(seconds, 0.9, float(number), gpus=RANKS, in_step=True)
+        if number in (SLOW_FROM + 3, SLOW_FROM + 40):
+            ratio = 1.05 if number == SLOW_FROM + 3 else 1.3
+            slow = Slowdown(
+                onset=SLOW_FROM,
+                onset_lo=SLOW_FROM,
+                ratio=ratio,
+                job_ratio=ratio,
+                of_rank=True,
+                changed=True,
+                believed=True,
+            )
+            cost = lost.charge(0, slow, float(number))
+    assert cost.gpu_seconds == pytest.approx(RANKS * ((ramp - 1.0).sum() + 20 * 0.3))
+
+
+def test_a_node_of_ranks_costs_no_more_than_its_job_has():
+    """Slow in spells for 90 steps before the onset that is found last, all four of its ranks at once."""
+    seconds = [1.0] * 60 + [1.0, 1.0, 2.0] * 30 + [2.0] * 6
+    lost, made = LostTime[int](), steps(seconds)
+    for step in made:
+        lost.step(float(step.values[0, 0]), 0.9, step.closed_at, gpus=RANKS, in_step=True)
+    onset, at = made[-7].closed_at, made[-1].closed_at
+    slow = Slowdown(
+        onset=onset, onset_lo=onset, ratio=2.0, job_ratio=2.0, of_rank=True, changed=True, believed=True
+    )
+    costs = [lost.charge(rank, slow, at) for rank in range(RANKS)]
+    assert sum(cost.gpus for cost in costs) == pytest.approx(RANKS / 2, rel=0.2)
 
 
 def test_checkpoints_and_pauses_are_charged_to_no_cause():

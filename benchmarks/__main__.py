@@ -35,7 +35,7 @@ BENCHMARKS = {
     "restart": "benchmarks.speed.restart",
     "rollups": "benchmarks.speed.rollups",
     "series": "benchmarks.series.command",
-    "soak": "benchmarks.scale.soak",
+    "soak": "benchmarks.soak.command",
     "startup": "benchmarks.detection.startup",
     "storage": "benchmarks.scale.storage",
     "streams": "benchmarks.api.streams",

@@ -129,8 +129,11 @@ def _role(pid: int) -> str:
 
 
 @contextmanager
-def installed(home: Path, partitions: int, brokers: int = 1) -> Iterator[Installation]:
-    """Start Kafka of 1 or 3 brokers, TimescaleDB, the stream workers, API, notifier and a receiver."""
+def installed(home: Path, partitions: int, brokers: int = 1, **settings: str) -> Iterator[Installation]:
+    """Start Kafka of 1 or 3 brokers, TimescaleDB, the stream workers, API, notifier and a receiver.
+
+    ``settings`` are variables of the environment of every process of slowrank.
+    """
     receiver = Receiver()
     with (
         kafka.KafkaCluster(brokers=brokers, jvm=_JVM) as cluster,
@@ -139,7 +142,7 @@ def installed(home: Path, partitions: int, brokers: int = 1) -> Iterator[Install
     ):
         dsn = database.create_database("capacity")
         environment = _environment(home, cluster.bootstrap, dsn, partitions, receiver.port)
-        environment["SLOWRANK_TOPIC_REPLICATION"] = str(brokers)
+        environment |= {"SLOWRANK_TOPIC_REPLICATION": str(brokers)} | settings
         for command in (["topics", "create"], ["migrate"]):
             subprocess.run([*SLOWRANK, *command], env=environment, check=True, capture_output=True)
         _register(dsn, receiver)

@@ -4,11 +4,11 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from benchmarks.scale import fleet, huge_job, linger, soak, storage
+from benchmarks.scale import fleet, huge_job, linger, storage
 from benchmarks.scale.as_exported import sent
 from benchmarks.scale.worker import LocalWorker
 from simulator import Cluster, ClusterSpec
-from slowrank.telemetry import JobSteps, NodeSample, decode_message, decode_sample, encode
+from slowrank.telemetry import NodeSample, decode_message, decode_sample, encode
 from slowrank.telemetry.columns import unpack
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 from slowrank.telemetry.topics import NODE_SAMPLES
@@ -64,27 +64,6 @@ def test_a_slow_rank_of_a_large_job_is_named(capsys):
     """The table grows with the steps."""
     assert huge_job.main(["--ranks", "512", "--steps", "40"]) == 0
     assert "named 3 steps after" in capsys.readouterr().out
-
-
-def test_jobs_come_and_go_on_nodes_that_leave():
-    """Each job has a name and a boot of its own; some absences are long."""
-    records = list(soak._records(12, 2, 3600.0))
-    assert records == sorted(records, key=lambda record: record.ts)
-    jobs = {record.job_id for record in records if isinstance(record, JobSteps)}
-    assert 11 <= len(jobs) <= 13
-    assert {record.boot_id for record in records} == {f"boot-{job}" for job in jobs}
-    assert {record.node for record in records} == {
-        f"sim-000{n}-{pair}" for n in range(2) for pair in range(2)
-    }
-
-
-@pytest.mark.slow
-def test_a_soak_counts_findings_and_jobs():
-    """Findings of hot GPUs open, and nodes that left are expected back."""
-    [hour] = asyncio.run(soak._run(40, 4, 1))
-    assert hour.opened > 0
-    assert 0 < hour.jobs <= hour.started <= 44
-    assert hour.nodes <= 8
 
 
 def test_more_ticks_in_a_batch_take_less():

@@ -25,7 +25,10 @@ class SlowNetworkDetector(OfCore):
         """Return that the network is slow, if so."""
         if view.result.network is not None:
             return {_KEY: _suspicion(view, view.result.network, step.closed_at)}
-        return {} if view.result.network_recovered else view.standing(NETWORK)
+        if view.result.network_recovered:
+            return {}
+        # It still holds, and has cost more.
+        return {key: view.open.refreshed(key, step.closed_at) for key in view.standing(NETWORK)}
 
 
 def _suspicion(view: JobView, found: SlowNetwork, at: float) -> Suspicion:

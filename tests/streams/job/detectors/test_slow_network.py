@@ -1,0 +1,50 @@
+"""A slow network, from steps made by hand."""
+
+import numpy as np
+import pytest
+
+from detectors.straggler.core import StepResult
+from detectors.straggler.step_detector import StragglerDetector
+from slowrank.telemetry import Subject
+from streams.job.config import JobStageConfig
+from streams.job.detectors.slow_network import NETWORK, SlowNetworkDetector
+from streams.job.step_aligner import Step
+from streams.job.step_rows import Identity
+from streams.job.suspicions import about_job
+from streams.job.view import JobView
+from streams.open_suspicions import OpenSuspicions
+
+KEY = (NETWORK, -1)
+
+
+@pytest.mark.parametrize(
+    ("at", "recovered", "seen"), [(10.0, False, [0.0]), (40.0, False, [40.0]), (40.0, True, [])]
+)
+def test_a_network_that_stays_slow_is_seen_until_it_recovers(at, recovered, seen):
+    """Found at 0 s and reported every 30 s from then on."""
+    view = JobView(
+        cluster="c",
+        job_id="job",
+        attempt=0,
+        roster=(0, 1),
+        identities={rank: Identity("n", None, None, (), "") for rank in (0, 1)},
+        core=StragglerDetector(2, None),
+        open=OpenSuspicions(30.0),
+        result=StepResult(network_recovered=recovered),
+    )
+    slow = about_job(
+        view,
+        0.0,
+        catalogue_id="congestion",
+        subject=Subject(type="job", cluster="c", job_id="job"),
+        hypotheses={},
+        slowdown=1.2,
+        since=(0.0, 0.0),
+        ratio=2.5,
+        evidence=(),
+        note="",
+    )
+    view.open.put(KEY, slow)
+    step = Step(7, frozenset({0, 1}), np.arange(2), np.full(2, at), np.full((10, 2), np.nan))
+    standing = SlowNetworkDetector(JobStageConfig()).step(view, step)
+    assert [s.ts for s in standing.values()] == seen

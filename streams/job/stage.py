@@ -58,7 +58,7 @@ class JobStage:
         ahead = 0.0 if known is None or known.clocks is None else known.clocks.ahead(record.node)
         rows = sent.earlier(ahead) if ahead else sent
         while taken < len(sent):
-            job = self._job(key, record, rows, taken)
+            job = self._job(key, record, rows, taken, out)
             if job is None:
                 break
             # These rows may be the ones that show a clock to be off: then they are read again, from what was
@@ -101,7 +101,7 @@ class JobStage:
         jobs = self._jobs
         return JobMemory(reserved=jobs.reserved, limit=jobs.limit, jobs=len(jobs), refused=len(jobs.refused))
 
-    def _job(self, key: JobKey, record: JobSteps, rows: Rows, k: int) -> Job | None:
+    def _job(self, key: JobKey, record: JobSteps, rows: Rows, k: int, out: Out) -> Job | None:
         """Return the job as row ``k`` finds it, or None where the record is of an attempt that has ended."""
         job = self._jobs.get(key) or self._admit(key, record, rows, k)
         if job is None or record.attempt < job.attempt:
@@ -110,6 +110,8 @@ class JobStage:
         job.aligner.world_size = job.aligner.world_size or record.world_size
         resized = record.world_size not in (0, job.aligner.world_size)
         if record.attempt > job.attempt or resized or job.aligner.rolled_back(rows, k):
+            # What a stall had reached by then, whether or not a tick came in between.
+            job.tick(rows.ts[k], out)
             job.restart(record)
             if resized:
                 job.open.costs.lost.resized()

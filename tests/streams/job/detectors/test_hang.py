@@ -144,6 +144,14 @@ def test_steps_that_go_on_end_it():
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
+def test_a_hang_that_ends_with_a_new_attempt_is_told(attempt):
+    """As a watchdog ends it: in a file, the first row afterwards shows how long it was silent."""
+    again = job(first=STEPS, start=STEPS + 600.0, attempt=attempt)
+    [found] = findings([*job(missing=[5]), *again])
+    assert (found[:2], found[3]) == (("hang.job", "error"), [5])
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
 def test_short_pauses_and_restarts_are_nothing(attempt):
     """Neither a checkpoint nor a restart that is over before two minutes."""
     again = job(first=STEPS - 20 * attempt, start=STEPS + 100.0, attempt=attempt)

@@ -66,6 +66,10 @@ _POSITIONS_SOON, _POSITIONS_AGAIN = (20, 40, 80, 160), 320
 # Amounts or replicas explain the work if the spread falls to this share. Chosen: any fit takes a little away.
 _WORK_GAIN = 0.7
 
+# Share by which another amount differs, and steps of ranks that have one. Chosen: what a fit needs
+# (``workload``).
+_UNEVEN, _LEAST_UNEVEN = 0.01, 40
+
 SERIES = (
     "v", "x", "role", "data_x", "rest_x", "ts", "step", "compute", "wait", "data", "comm", "rest", "tokens",
     "squares",
@@ -110,7 +114,8 @@ class Ratios:
     ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
     and have a ``common_clock`` when they do not: then ranks cannot be compared. ``cost`` is the last fit of
-    time against reported work, ``work`` the one that is taken out, where it explains a good part.
+    time against reported work, ``work`` the one that is taken out, where it explains a good part;
+    ``resolution`` the least difference between times, as a share of the usual one: that of a coarse clock.
     """
 
     def __init__(
@@ -136,6 +141,7 @@ class Ratios:
         self.asynchronous = self.common_clock = False
         self.work: WorkModel | None = None
         self.cost: WorkModel | None = None
+        self.resolution = 0.0
         self.shards = shards
         if positions is None:
             none = Positions((), self.nodes.index)
@@ -188,6 +194,8 @@ class Ratios:
         return whether ranks are compared with others from now on."""
         if self._level is None and self.settled >= _LEVEL_STEPS:
             self._level = nan_median(self.history.last("v", _LEVEL_STEPS))
+        if self.settled <= self.config.learn or self.settled % _WORK_REFIT == 0:
+            self._learn_resolution()
         if self.settled == self.config.learn:
             self._learn_clock()
         if self.settled == self.config.learn or self.settled % _WORK_REFIT == 0:
@@ -312,6 +320,12 @@ class Ratios:
             # On one clock steps take as long on all ranks, however much work differs; else they differ too.
             self.asynchronous = steps >= max(_ASYNCHRONOUS_WORK, 0.5 * work)
 
+    def _learn_resolution(self) -> None:
+        """Learn how coarse times are: the least difference of two, as a share of the usual one."""
+        seconds = self.history.last("compute", self.config.learn)
+        if (times := np.unique(seconds[np.isfinite(seconds)])).size > 1:
+            self.resolution = float(np.diff(times).min() / np.median(times))
+
     def _learn_work(self) -> None:
         """Fit time against the reported work; keep the fit where it explains a good part of the ranks'
         differences."""
@@ -321,9 +335,11 @@ class Ratios:
         if model is None:
             return
         n = min(self.settled, self.config.history)
-        v = _logs(last("compute", n)) - model.log_expected(last("tokens", n), last("squares", n))
-        role = self._role_ratio(v)
-        if classify(role).dispersion > _WORK_GAIN * classify(self.raw_role(n)).dispersion:
+        expected = model.log_expected(last("tokens", n), last("squares", n))
+        v = _logs(last("compute", n)) - expected
+        role, raw = self._role_ratio(v), self.raw_role(n)
+        uneven = np.abs(self._against_role(expected)) >= _UNEVEN
+        if not (_falls(role, raw) or _falls_where(uneven, role, raw)):
             return
         if self.work is None:
             # Usual times so far were as measured; from now on times are over the expected ones.
@@ -418,6 +434,19 @@ def _rest(t: StepTimes) -> Floats:
     idle = np.where(np.isfinite(t.wait), t.wait, t.comm)
     rest: Floats = t.step - t.compute - sum(np.fmax(part, 0.0) for part in (idle, t.data, t.checkpoint))
     return rest
+
+
+def _falls(role: Floats, raw: Floats) -> bool:
+    """Return whether the spread of log ratios falls from ``raw`` to ``role``, [steps, ranks]."""
+    return classify(role).dispersion <= _WORK_GAIN * classify(raw).dispersion
+
+
+def _falls_where(uneven: Bools, role: Floats, raw: Floats) -> bool:
+    """Return whether it falls where a rank has another amount than its peers, which may be few steps."""
+    known = uneven & np.isfinite(role) & np.isfinite(raw)
+    if np.count_nonzero(known) < _LEAST_UNEVEN:
+        return False
+    return bool(np.median(np.abs(role[known])) <= _WORK_GAIN * np.median(np.abs(raw[known])))
 
 
 def _variation(seconds: Floats) -> float:

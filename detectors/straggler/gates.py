@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.peers.node_effects import MOST_OF_MACHINE, slow_class
-from detectors.peers.peers import MIN_PEERS, group_quantile
+from detectors.peers.peers import MIN_PEERS, PeerGroups, group_quantile
 from detectors.peers.ratios import Ratios
 from detectors.peers.roles import looks_like_stage
 from detectors.peers.shards import Shards
@@ -71,6 +71,9 @@ _STAGES = 16
 
 # Chosen: how many times more often ranks at its place rise than those at others, if the place is why.
 _MORE_OFTEN = 2.0
+
+# Steps of a coarse clock. Of two times that are alike one may be rounded up and one down; two steps are none.
+_COARSE = 1.5
 
 # Chosen: ranks that make a pattern; two may both be slow.
 _POSITION = 3
@@ -159,7 +162,7 @@ def _least_effect(ratios: Ratios, found: Candidate) -> float:
     if found.lasting:
         unlike = float(np.expm1(UNLIKE_PEERS * ratios.lasting_spread()))
         least = max(least, config.min_effect_lasting, unlike)
-    return max(least, SURE_SIGMAS * found.uncertainty)
+    return max(least, _COARSE * ratios.resolution, SURE_SIGMAS * found.uncertainty)
 
 
 def _is_shared_by_role(ratios: Ratios, found: Candidate) -> bool:
@@ -196,8 +199,11 @@ def _stands_alone(ratios: Ratios, found: Candidate) -> bool:
 
 def is_position(ratios: Ratios, rank: int, effect: Floats) -> bool:
     """Return whether every k-th rank became as slow, by ``effect`` [ranks]: without coordinates, a position
-    of the layer, such as an expert that is popular (``shards``)."""
+    of the layer, such as an expert that is popular (``shards``). Not where the slow ranks are all of one
+    machine or two, among which ranks were dealt out in turn."""
     slow, parts = effect >= _HALF * effect[rank], []
+    if _fills_machines(ratios.nodes, slow):
+        return False
     for each, stage, label in ratios.positions.partitions:
         same, mates = label == label[rank], stage == stage[rank]
         # Of two groups in a row others than positions make as much, and a slow machine has ranks of each.
@@ -206,6 +212,14 @@ def is_position(ratios: Ratios, rank: int, effect: Floats) -> bool:
             parts.append(label)
     everyone = np.ones(ratios.ranks, dtype=np.bool_)
     return Shards(tuple(parts), ratios.nodes.index).explain(effect, rank, everyone)
+
+
+def _fills_machines(nodes: PeerGroups, slow: Bools) -> bool:
+    """Return whether most of the ``slow`` ranks [ranks] are most of one machine or two."""
+    on = np.bincount(nodes.index, weights=slow)
+    whole = (on >= MOST_OF_MACHINE * nodes.sizes) & (nodes.sizes >= 2)
+    few = 0 < int(whole.sum()) < _POSITION
+    return few and bool(on[whole].sum() >= MOST_OF_MACHINE * on.sum())
 
 
 def _rose_with_its_place(ratios: Ratios, found: Candidate) -> bool:
@@ -266,9 +280,9 @@ def _has_more_work(ratios: Ratios, found: Candidate) -> bool:
     """Return whether the work that the rank reports beyond its mates' explains its excess.
 
     With a(t) the log of the rank's amount over the median of its mates', the work explains
-    median a(since the onset) - median a(before), at most: the time of a step grows no faster than its amount,
-    and no more than a fit of time against amounts shows (``Ratios.cost``), once there is one. What is kept of
-    a fit is out of the ratios already.
+    median a(slow steps since the onset) - median a(before), at most: the time of a step grows no faster than
+    its amount, and no more than a fit of time against amounts shows (``Ratios.cost``), once there is one.
+    What is kept of a fit is out of the ratios already.
     """
     if ratios.work is not None:
         return False
@@ -290,7 +304,10 @@ def _grown(ratios: Ratios, found: Candidate, amount: Floats) -> float:
         mates = np.arange(ratios.ranks) != found.rank
     share = amount[:, found.rank] - nan_median(amount[:, mates], axis=1)
     before = 0.0 if found.lasting else float(np.nan_to_num(nan_median(share[: -found.steps])))
-    return float(np.nan_to_num(nan_median(share[-found.steps :]))) - before
+    # In the others since the onset it had as much work as ever.
+    slow = ratios.history.last("x", len(share))[-found.steps :, found.rank] >= _HALF * found.size
+    since = share[-found.steps :]
+    return float(np.nan_to_num(nan_median(since[slow] if slow.any() else since))) - before
 
 
 def _is_class(ratios: Ratios, found: Candidate) -> bool:

@@ -9,17 +9,18 @@ from detectors.straggler.step_detector import StragglerDetector
 STEPS, RANKS = 800, 8
 
 
-def named(compute, *, roles=True, per_node=8, nodes=None, first=500):
+def named(compute, *, roles=True, per_node=8, nodes=None, first=500, tokens=None):
     """Return the ranks found slow in ``compute`` [steps, ranks] of a job seen from step ``first`` on."""
     ranks = compute.shape[1]
     known = np.zeros(ranks, dtype=np.intp) if roles else None
     core = StragglerDetector(ranks, known, nodes=np.arange(ranks) // per_node if nodes is None else nodes)
     nan, found = np.full(ranks, np.nan), set()
+    tokens = np.full(compute.shape, np.nan) if tokens is None else tokens
     for number, work in enumerate(compute):
         step = np.full(ranks, work.max() + 0.1)
         times = StepTimes(
             number=first + number, ts=np.full(ranks, 1e9 + 2.0 * number), step=step, compute=work,
-            wait=step - work - 0.1, data=nan, comm=nan, checkpoint=nan, tokens=nan,
+            wait=step - work - 0.1, data=nan, comm=nan, checkpoint=nan, tokens=tokens[number],
         )  # fmt: skip
         found |= {slow.rank for slow in core.update(times).slow}
     return found
@@ -81,6 +82,22 @@ def test_every_kth_rank_at_once_is_a_position_without_coordinates(slow, expected
     assert named(compute, roles=False, per_node=4) == expected
 
 
+@pytest.mark.parametrize(
+    ("slow", "expected"),
+    [
+        ([3], {3}),
+        ([3, 11, 19, 27, 35, 43, 51, 59], {3, 11, 19, 27, 35, 43, 51, 59}),
+        ([3, 19, 35, 51], set()),
+    ],
+    ids=["one rank", "a machine", "every other rank of a machine"],
+)
+def test_a_machine_to_which_ranks_were_dealt_in_turn_is_no_position(slow, expected):
+    """Its ranks stand at one place of every eight, as those of a position do, and fill it."""
+    compute = np.exp(0.01 * np.random.default_rng(3).normal(size=(200, 64)))
+    compute[120:, slow] *= 1.3
+    assert named(compute, roles=False, nodes=np.arange(64) % 8) == expected
+
+
 @pytest.mark.parametrize("hiccups", [0, 1])
 def test_a_small_slowdown_that_delays_no_step_is_not_reported(hiccups):
     """In every step another rank takes a tenth longer, so that a rank 2.5 % slower holds up none."""
@@ -133,3 +150,29 @@ def test_a_machine_that_is_most_of_a_stage_is_no_position():
     compute = np.exp(0.01 * np.random.default_rng(2).normal(size=(200, 48)))
     compute[120:, 24:32] *= 1.7
     assert named(compute, roles=False) == set(range(24, 32))
+
+
+@pytest.mark.parametrize("slow", [set(), {5}], ids=["healthy", "one is slow"])
+@pytest.mark.parametrize("seed", range(3))
+def test_longer_batches_now_and_then_are_work(seed, slow):
+    """A seventh of the steps has a fifth more tokens, a dozen in a row on one rank or another."""
+    rng = np.random.default_rng(seed)
+    tokens = np.full((250, 32), 16384.0)
+    for rank in range(32):
+        for first in np.flatnonzero(rng.random(250) < 0.013):
+            tokens[first : first + 12, rank] = 19660.0
+    compute = tokens / 16384.0 * np.exp(0.012 * rng.normal(size=tokens.shape))
+    compute[150:, [*slow]] *= 1.15
+    assert named(compute, tokens=tokens) == slow
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"), [(1.0, set()), (1.1, {7})], ids=["healthy", "two steps of it"]
+)
+def test_one_step_of_a_coarse_clock_is_no_slow_rank(factor, expected):
+    """Times of 1.95 s in tenths of a second: some ranks are mostly rounded up and others down."""
+    rng = np.random.default_rng(1)
+    usual = 1.95 + 0.01 * rng.normal(size=64)
+    compute = usual * np.exp(0.012 * rng.normal(size=(240, 64)))
+    compute[140:, 7] *= factor
+    assert named(np.round(compute, 1)) == expected

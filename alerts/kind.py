@@ -40,9 +40,9 @@ class DomainRule:
 class Kind:
     """One row of ``alerts.kinds``.
 
-    ``title`` may name ``{place}``, ``{group}`` (the place, else some ranks of the job), ``{ratio}`` and
-    ``{peers}``; ``text``, the advice, ``{place}``. ``meaning`` is the Markdown of its row in
-    ``docs/findings.md``; ``phrase`` names it as a cause in a few words.
+    ``title`` may name ``{place}``, ``{group}`` (the place, else some ranks of the job), ``{ratio}``,
+    ``{peers}`` and ``{missing}`` (what a stopped job lacks); ``text``, the advice, ``{place}``. ``meaning``
+    is the Markdown of its row in ``docs/findings.md``; ``phrase`` names it as a cause in a few words.
 
     Most rows are of a CAUSE and a warning: these are the defaults.
 

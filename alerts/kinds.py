@@ -88,7 +88,7 @@ KINDS: dict[str, Kind] = {
     ),
     "hang.job": Kind(
         standing=FATAL,
-        title="{place} has stopped: no steps",
+        title="{place} has stopped: {missing}",
         meaning=(
             "no steps, and machines that do not work; information from about 12 s after the last step, "
             "critical from 60 s, in a job seen for less than half an hour and with few pauses from 120 "
@@ -432,9 +432,10 @@ KINDS: dict[str, Kind] = {
         ),
     ),
     "congestion": Kind(
+        title="{place} transfers {ratio} slower than before; no machine stands out",
         severity="info",
-        action="WATCH",
-        text="Watch the network; no machine is to blame.",
+        action="CHECK_NETWORK",
+        text="Look at the switches and links between the nodes of the job: all of its ranks transfer slower.",
         reported_as="evidence",
         of_job=True,
         heals_like="congestion",
@@ -455,6 +456,21 @@ KINDS: dict[str, Kind] = {
         text="Give the slowest stage fewer layers, or the others more: no machine is at fault.",
         reported_as="cause",
         without_past=True,
+    ),
+    "imbalance.expert": Kind(
+        action="CHECK_APP",
+        text="Spread the tokens more evenly over the experts of {place}: no machine is at fault.",
+        reported_as="cause",
+    ),
+    "imbalance.model": Kind(
+        action="CHECK_APP",
+        text="Give the ranks on the slower GPU model ({place}) less work, or run the job on one model.",
+        reported_as="cause",
+    ),
+    "imbalance.unknown": Kind(
+        action="CHECK_APP",
+        text="Look at what {place} share, their part of the work or their place on the nodes.",
+        reported_as="cause",
     ),
     "imbalance.position": Kind(
         title="{group} has come to carry {ratio} the compute of the others",

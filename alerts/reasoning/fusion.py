@@ -42,6 +42,11 @@ LEAST_PEERS = 3
 SUFFICES = 5.0
 
 
+# What the transfers of a slow machine argue for, where they make up most of its excess, and how strongly
+# (chosen: an explanation among others, which a port's own evidence confirms or outweighs).
+_NETWORK, _SLOW_TRANSFERS, _MOST_OF_IT = "link.nic_slow", 2.0, 0.5
+
+
 def family_votes(suspicions: Iterable[Suspicion]) -> dict[str, float]:
     """Return each family's strongest vote in log-odds, clipped: metrics of one family are one witness."""
     votes: dict[str, float] = {}
@@ -126,9 +131,21 @@ def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
 
 def _arguments(s: Suspicion) -> Mapping[str, float]:
     if s.hypotheses:
-        return {name: 0.0 if _is_symptom(name) else odds for name, odds in s.hypotheses.items()}
+        slow = {_NETWORK: _SLOW_TRANSFERS} if _transfers(s) else {}
+        return slow | {name: 0.0 if _is_symptom(name) else odds for name, odds in s.hypotheses.items()}
     is_cause = kind_of(s.kind).standing in (Standing.CAUSE, Standing.FATAL)
     return {s.kind: min(CEILING, max(FLOOR, s.log_likelihood_ratio)) if is_cause else 0.0}
+
+
+def _transfers(s: Suspicion) -> bool:
+    """Return whether a slow machine takes longer for its transfers themselves, and not to compute."""
+    if s.kind != "straggler.fail_slow" or s.family != "timing":
+        return False
+    excess = {e.metric: e.value - e.peers.median for e in s.evidence if e.peers is not None}
+    computes = any(e.metric.startswith(("compute", "data")) for e in s.evidence)
+    return not computes and excess.get("comm_seconds", 0.0) > _MOST_OF_IT * excess.get(
+        "rest_seconds", math.inf
+    )
 
 
 def _is_symptom(name: str) -> bool:

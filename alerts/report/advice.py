@@ -32,8 +32,9 @@ def advice(hypothesis: str, loss: Loss, costs: ActionCosts) -> Advice | None:
     remaining = None if permanent else law.remaining(age=loss.age)
     expected = loss.rate * (remaining or 0.0) / 3600.0
     prices = {"evict": restart_cost(loss.gpus, costs), "rebalance": rebalance_cost(loss.gpus, costs)}
-    # The dearest first: of the rungs that are paid for, it is the one to take.
-    rungs: tuple[Decision, ...] = ("evict", "rebalance")
+    # The dearest first: of the rungs that are paid for, it is the one to take. Less work does not make
+    # transfers any faster.
+    rungs: tuple[Decision, ...] = ("evict",) if kind_of(hypothesis).transfers else ("evict", "rebalance")
     paid = (rung for rung in rungs if should_act(loss.lost, expected, prices[rung]))
     return Advice(
         decision="evict" if permanent else next(paid, "wait"),
@@ -53,8 +54,12 @@ def reason(weighed: Advice) -> str:
     if weighed.permanent:
         return f"It does not heal by itself; a restart costs {restart}."
     moving = f"moving work away ({weighed.gpu_hours_to_rebalance:.3g} GPU-h)"
+    # Where moving work would have been paid for, it was no choice.
+    moves = max(weighed.gpu_hours_lost, weighed.expected_gpu_hours or 0.0) >= weighed.gpu_hours_to_rebalance
     pays: dict[Decision, str] = {
-        "wait": f"which pays neither for {moving} nor for a restart ({restart})",
+        "wait": f"which does not pay for a restart ({restart}), and less work makes no transfer faster"
+        if moves
+        else f"which pays neither for {moving} nor for a restart ({restart})",
         "rebalance": f"which pays for {moving} but not for a restart ({restart})",
         "evict": f"which pays for a restart ({restart})",
     }

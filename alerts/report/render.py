@@ -22,6 +22,7 @@ from alerts.report.cost import lost_per_hour
 from alerts.report.eviction import eviction, in_words
 from alerts.report.recovery import asked_for
 from alerts.report.severity import impact, isolated, milder, severity
+from alerts.report.slow_group import slow_group
 from alerts.report.title import places, title
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Severity, Suspect
@@ -34,6 +35,10 @@ _ONE_OF_THEM = {
     False: "One of them is slow and the others wait for it, or all became slow by what they share (a switch, "
     "storage, their batch); step times do not show which.",
 }
+
+# The probability from which one rank is said not to have arrived: what a detector gives the only one that
+# is behind (``detectors.job.arrivals``).
+_SURELY = 0.9
 
 MACHINES = ("gpu", "node", "rank", "group", "nic", "link")
 
@@ -132,7 +137,7 @@ def render(sources: Sources, config: FindingConfig, *, identity: str | None = No
         cost_per_hour=_price(brief.rate, config),
         confidence=brief.confidence,
         score=max(s.score for s in brief.suspicions),
-        evidence=(*_unnamed(brief), *_evidence(brief.suspicions))[:MAX_EVIDENCE],
+        evidence=(*_unnamed(brief), *_evidence(brief.suspicions, brief.subject))[:MAX_EVIDENCE],
         cause=brief.cause,
         suspects=brief.suspects,
         blast_radius=_blast(brief),
@@ -185,7 +190,22 @@ def _title(brief: _Brief) -> str:
     why, ratio = brief.cause.hypothesis, brief.slowdown_ratio
     own_past = not brief.case.made_of_ranks and any(_caught_up(s) for s in brief.own)
     kind = _code(brief.own) if brief.kind == "xid" else brief.kind
-    return title(kind, brief.subject, ratio=ratio, peers=peers, peer=peer, own_past=own_past, hypothesis=why)
+    return title(
+        kind,
+        brief.subject,
+        ratio=ratio,
+        peers=peers,
+        peer=peer,
+        own_past=own_past,
+        hypothesis=why,
+        awaited=_awaited(brief),
+    )
+
+
+def _awaited(brief: _Brief) -> int | None:
+    """Return the rank that a stopped job surely waits for."""
+    surest = max(brief.suspects, key=lambda s: s.probability, default=None)
+    return surest.subject.rank if surest is not None and surest.probability >= _SURELY else None
 
 
 def _code(suspicions: tuple[Suspicion, ...]) -> str:
@@ -232,6 +252,8 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     likely = _likeliest(brief)
     where = places(likely) if likely else None
     todo = asked_for(why, brief.suspicions)
+    if why == "imbalance.stage":
+        todo, where = slow_group(brief.subject, brief.own)
     next_step = action(
         brief.kind, brief.subject, hypothesis=todo, finding_id=identity, advice=weighed, where=where
     )
@@ -261,10 +283,11 @@ def _isolating(next_step: Action, brief: _Brief, config: FindingConfig) -> Actio
 
 
 def _likeliest(brief: _Brief) -> list[Subject]:
-    """Return the ranks of a group that are at least half as likely as the likeliest."""
+    """Return the ranks of a group that are at least half as likely as the likeliest; all, if most are."""
     if brief.subject.type != "group" or not brief.suspects:
         return []
-    return [s.subject for s in brief.suspects if s.probability >= 0.5 * brief.suspects[0].probability]
+    likely = [s.subject for s in brief.suspects if s.probability >= 0.5 * brief.suspects[0].probability]
+    return [s.subject for s in brief.suspects] if 2 * len(likely) > len(brief.suspects) else likely
 
 
 def _unnamed(brief: _Brief) -> tuple[Evidence, ...]:
@@ -286,14 +309,16 @@ def _named(subject: Subject, helpers: tuple[Case, ...]) -> Subject:
     return subject
 
 
-def _evidence(suspicions: tuple[Suspicion, ...]) -> tuple[Evidence, ...]:
-    chosen: dict[tuple[str, str], tuple[float, float, Evidence]] = {}
+def _evidence(suspicions: tuple[Suspicion, ...], subject: Subject) -> tuple[Evidence, ...]:
+    """Return the strongest of each metric; of two groups of a job, that of the ``subject`` itself."""
+    chosen: dict[tuple[str, str], tuple[bool, float, float, Evidence]] = {}
     for s in suspicions:
+        own = s.subject.type != "job" or s.subject.coords == subject.coords
         for e in s.evidence:
             held = chosen.get((e.detector, e.metric))
-            if held is None or (s.score, s.ts) > held[:2]:
-                chosen[e.detector, e.metric] = (s.score, s.ts, e)
-    return tuple(chosen[key][2] for key in sorted(chosen))[:MAX_EVIDENCE]
+            if held is None or (own, s.score, s.ts) > held[:3]:
+                chosen[e.detector, e.metric] = (own, s.score, s.ts, e)
+    return tuple(chosen[key][3] for key in sorted(chosen))[:MAX_EVIDENCE]
 
 
 def _suspects(sources: Sources, suspicions: tuple[Suspicion, ...]) -> tuple[Suspect, ...]:

@@ -21,14 +21,16 @@ def title(
     peer: str = "peer",
     own_past: bool = False,
     hypothesis: str | None = None,
+    awaited: int | None = None,
 ) -> str:
     """Return the title, cut to 120 characters and without control characters.
 
     A slow job without a slow machine is named by its likeliest ``hypothesis``, where that has a template.
     ``peer`` is what ``peers`` counts; ``own_past``: it is slower than it was, and not than they are.
+    ``awaited``: the rank that a stopped job waits for.
     """
     row, why = kind_of(kind), kind_of(hypothesis or "")
-    if row.no_culprit and why.reported_as == "cause" and why.title is not None:
+    if row.no_culprit and why.reported_as != "finding" and why.title is not None:
         row = why
     template = row.title or "{place}: " + kind.replace("{", "").replace("}", "")
     text = template.format(
@@ -36,6 +38,7 @@ def title(
         group=place(subject) if subject.coords else f"A group of ranks of job {subject.job_id}",
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
         peers="it was" if own_past else _count(peers, peer),
+        missing="no steps" if awaited is None else f"rank {awaited} did not arrive",
     )
     text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")
     return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"

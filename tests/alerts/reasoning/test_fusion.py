@@ -210,3 +210,23 @@ def test_a_reason_takes_the_votes_of_what_it_explains(general, reason):
     voices = [vote("clocks", 3.0, kind=general), vote("clocks", 2.0, kind=reason)]
     assert cause("straggler.fail_slow", voices) == Cause(reason, 1.0)
     assert cause("straggler.fail_slow", voices[:1]).hypothesis == general
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        ({"comm_seconds": 0.75, "rest_seconds": 0.75}, "link.nic_slow"),
+        ({"comm_seconds": 0.35, "rest_seconds": 0.75}, "straggler.fail_slow"),
+        ({"comm_seconds": 0.75, "rest_seconds": 0.75, "compute_seconds": 0.9}, "straggler.fail_slow"),
+        ({"compute_seconds": 0.9}, "straggler.fail_slow"),
+    ],
+)
+def test_a_machine_that_only_transfers_longer_has_a_slow_port(metrics, expected):
+    """Its peers take 0.3 s; where it also computes longer, the machine itself is slow."""
+    usual = Peers(group="all ranks", n=63, p05=0.29, median=0.3, p95=0.31)
+    shown = tuple(
+        Evidence(metric=metric, unit="s", detector="peer_step", value=seconds, peers=usual)
+        for metric, seconds in metrics.items()
+    )
+    said = msgspec.structs.replace(vote(hypotheses={"straggler.fail_slow": 5.0}), evidence=shown)
+    assert cause("straggler.fail_slow", [said]).hypothesis == expected

@@ -95,6 +95,13 @@ def test_advice_turns_when_the_loss_has_paid_for_it():
     ]
 
 
+def test_less_work_makes_no_transfer_faster():
+    """Moving work away would be paid for, but does not help a slow port."""
+    told = weigh("link.nic_slow", slow(8, 1.2, 0.1 * restart_cost(8, COSTS), 60.0))
+    assert told.decision == "wait"
+    assert "does not pay for a restart (1.33 GPU-h), and less work makes no transfer faster" in reason(told)
+
+
 def test_expected_loss_does_not_wait_to_be_paid():
     """A fault that has lasted long lasts longer: what it is expected to cost is enough to act."""
     young, old = (weigh("straggler.fail_slow", slow(8, 1.2, 0.1, age)) for age in (60.0, 36_000.0))

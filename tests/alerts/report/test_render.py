@@ -9,6 +9,7 @@ from alerts.config import FindingConfig
 from alerts.report.cost import ActionCosts
 from alerts.report.render import render, sources_of
 from slowrank.telemetry import Baseline, Evidence, HangVote, Peers, Subject, Suspicion
+from slowrank.telemetry.records import Suspect
 
 CONFIG = FindingConfig()
 PEERS = Peers(group="all", n=127, p05=0.98, median=1.0, p95=1.02)
@@ -241,3 +242,59 @@ def test_a_node_of_ranks_that_recovered_one_by_one_still_names_them():
     ends = [[slow(gpu, ts=100.0 + gpu, state="clear")] for gpu in range(8)]
     *_, last = told([slow(gpu) for gpu in range(8)], *ends)
     assert last["node"].title == "n1 is 1.30x slower than 15 other nodes"
+
+
+def of_group(note, coords=None, *, score=2.0, onset=5.0):
+    """A part of the job with more work than the others."""
+    shown = Evidence(metric="compute_seconds", unit="s", detector="peer_step", value=score, note=note)
+    subject = Subject(type="job", cluster="c", job_id="j", coords=coords)
+    return replace(
+        job_wide(10.0), subject=subject, evidence=(shown,), hypotheses={"imbalance.stage": 5.0},
+        onset=onset, score=score,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("note", "coords", "words"),
+    [
+        ("pp=3", {"pp": 3}, "Give the slowest stage fewer layers"),
+        ("ep=5", {"ep": 5}, "over the experts of Group ep=5 of job j"),
+        ("gpu_model=A100", None, "slower GPU model (A100)"),
+        ("gpu_model=A100, pp=3", {"pp": 3}, "slower GPU model (A100)"),
+        ("tp=1", {"tp": 1}, "Look at what Group tp=1 of job j share"),
+        ("ranks 7,15", None, "Look at what ranks 7,15 share"),
+    ],
+)
+def test_the_action_fits_what_distinguishes_the_slow_ranks(note, coords, words):
+    """Only a pipeline stage has layers to give away."""
+    (found,) = told([of_group(note, coords)])
+    assert words in found["job"].action.text
+
+
+def test_title_and_evidence_are_about_one_group():
+    """Two expert groups with more work, the second by more: each finding shows its own."""
+    both = [of_group("ep=5", {"ep": 5}), of_group("ep=6", {"ep": 6}, score=3.0, onset=6.0)]
+    (found,) = told(both, by=lambda case: case.subject.coords["ep"])
+    assert [found[ep].evidence[0].note for ep in (5, 6)] == ["ep=5", "ep=6"]
+    assert found[5].title.startswith("Group ep=5")
+
+
+@pytest.mark.parametrize(
+    ("probability", "missing"), [(0.9, "rank 7 did not arrive"), (0.45, "no steps")], ids=["sure", "unsure"]
+)
+def test_a_stop_names_the_rank_that_did_not_arrive(probability, missing):
+    """Where one rank alone is behind."""
+    rank = Subject(type="rank", cluster="c", rank=7, job_id="j")
+    vote = replace(hung(ts=20.0), suspects=(Suspect(subject=rank, probability=probability),), alone=True)
+    (found,) = told([vote])
+    assert found["job"].title == f"Job j has stopped: {missing}"
+
+
+def test_most_ranks_of_a_group_are_all_of_them():
+    """Three of four are half as likely as the likeliest: all four are looked at, as many as are suspects."""
+    group = Subject(type="group", cluster="c", job_id="j", coords={"dp": 5})
+    ranks = [Subject(type="rank", cluster="c", rank=rank, job_id="j") for rank in range(4)]
+    likely = zip(ranks, (0.3, 0.3, 0.3, 0.1), strict=True)
+    suspects = tuple(Suspect(subject=rank, probability=p) for rank, p in likely)
+    (found,) = told([replace(slow(0), subject=group, suspects=suspects)])
+    assert "ranks 0, 1, 2, 3 of job j" in found["group"].action.text

@@ -1,0 +1,26 @@
+"""What to do about ranks that carry more work than the others: by what is known to distinguish them."""
+
+from collections.abc import Sequence
+
+from alerts.report.title import place
+from slowrank.telemetry import Subject, Suspicion
+
+_MODEL = "gpu_model="
+
+
+def slow_group(subject: Subject, suspicions: Sequence[Suspicion]) -> tuple[str, str]:
+    """Return the kind whose action is the one to take, and what its text is about.
+
+    The detector notes what its ranks have in common: their GPU model and coordinates (``gpu_model=A100,
+    pp=3``), else which they are (``ranks 7,15``).
+    """
+    where = next((e.note for s in suspicions for e in s.evidence if e.note), place(subject))
+    models = [word.removeprefix(_MODEL) for word in where.split(", ") if word.startswith(_MODEL)]
+    if models:
+        return "imbalance.model", models[0]
+    coords = subject.coords or {}
+    if "pp" in coords:
+        return "imbalance.stage", place(subject)
+    if "ep" in coords:
+        return "imbalance.expert", place(subject)
+    return "imbalance.unknown", place(subject) if coords else where

@@ -124,7 +124,7 @@ def test_a_new_attempt_learns_anew_and_keeps_who_was_slow():
         out += stage.process(record)
     again = healthy(steps=100, seed=5)
     again[:, 3] *= 1.2
-    second = dataclasses.replace(synchronous(again), attempt=1, ts=synchronous(again).ts + 1000.0)
+    second = dataclasses.replace(synchronous(again), attempt=1, ts=synchronous(again).ts + 180.0)
     for record in records(second):
         out += stage.process(record)
     assert [s.state for s in out if s.state != "update"] == ["raise"]

@@ -70,7 +70,7 @@ def test_rows_that_are_lost_for_less_than_a_minute_are_no_finding(gone):
 def test_a_rank_that_does_not_come_back_with_its_job_is_lost():
     """The next attempt states the same world size and steps without it."""
     first = table_of(100)
-    again = table_of(100, gone=[5], since=0, attempt=1, start=500.0)
+    again = table_of(100, gone=[5], since=0, attempt=1, start=200.0)
     assert findings(first + again) == {("n1", 5): ("hang.rank_missing", "error", "open")}
-    smaller = table_of(100, attempt=1, start=500.0, ranks=12)
+    smaller = table_of(100, attempt=1, start=200.0, ranks=12)
     assert findings(first + smaller) == {}

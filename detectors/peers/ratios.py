@@ -210,19 +210,22 @@ class Ratios:
         self.kind = classify(self._last_ratios())
         return regrouped
 
-    def leave_out(self, suspects: Bools) -> None:
+    def leave_out(self, suspects: Bools) -> Floats | None:
         """Compare with no rank on the machines that the ``suspects`` [ranks] make suspect, in the steps held
-        too; where no machine is suspected, with all again.
+        too; where no machine is suspected, with all again. Return by how much the usual ratio of each rank is
+        another one against these peers, [ranks]; None where they are the same.
 
         Leave-machine-out: a median over a group of which a third is slow lies among the slower of its healthy
         members, and with half of it slow nowhere in particular.
         """
         left_out = suspected(suspects, self.nodes, self.groups)
         if (left_out == self.left_out).all():
-            return
+            return None
         self.left_out = left_out
-        v = self.history.last("v", min(self.settled, self.config.history))
+        held = min(self.settled, self.config.history)
+        v, before = self.history.last("v", held), self.history.last("x", held)
         self._rewrite(v, self._role_ratio(v))
+        return np.nan_to_num(nan_median(self.history.last("x", held) - before))
 
     def lasting_spread(self) -> float:
         """Return how much ranks differ from their peers for good: robust sd of their usual log ratios.

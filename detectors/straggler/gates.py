@@ -9,9 +9,9 @@ none of the other explanations holds, each of which has a function here:
 3. The rank was on the slow side in less than 65 % of its steps: a few far ones are no slowdown.
 4. ``compute``: its role, or its position in a layer, slowed as a whole, or, without coordinates, ranks at its
    place on other machines did in the same step; or it waits more than its mates, as a victim does and a
-   culprit does not; or many of its role look as slow and its own past shows no change; or it is slow by
-   little, and healthy ranks are as far off for as many steps; or it reports as much more work; or several
-   whole machines have been as slow since the start.
+   culprit does not; or many of its role look as slow and its own past shows no change; or it reports as much
+   more work; or several whole machines have been as slow since the start; or, asked last for it takes
+   longest, healthy ranks are as far off for as many steps (``wanders``).
 5. ``rest``: it must have taken longer for 20 steps and 20 s, against its own past too, and wait least.
 
 Effects are log ratios to peers (compute) or shares of the peers' work (data, rest), [ranks]. Limits called
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.peers.node_effects import MOST_OF_MACHINE, slow_class
-from detectors.peers.peers import MIN_PEERS, PeerGroups, group_quantile
+from detectors.peers.peers import PeerGroups, group_quantile
 from detectors.peers.ratios import Ratios
 from detectors.peers.roles import looks_like_stage
 from detectors.peers.shards import Shards
@@ -82,15 +82,15 @@ _POSITION = 3
 # delay.
 SMALL_EFFECT = float(np.log1p(0.035))
 
-# Chosen: five blocks of fifty steps fit into the steps held (``StragglerConfig.history``); fewer than three
-# show little scatter.
-_LONGEST_BLOCK, _LEAST_BLOCKS = 50, 3
+# Chosen: five blocks of fifty steps fit into the steps held (``StragglerConfig.history``); of 695 healthy
+# ranks three blocks left two.
+_LONGEST_BLOCK, _LEAST_BLOCKS = 50, 4
 
 # Chosen: of 20 healthy ranks named in drawn jobs with slow noise 9 remain with 5 and 6 with 6; evidence of
 # white noise crosses its threshold at 6.6, so that small effects on recorded steps are named as soon.
 _SURE_BLOCKS = 6.0
 
-# Chosen: the scatter of three blocks of as many ranks is known to 3 %, and a step of 8,192 ranks stays cheap.
+# Chosen: the scatter of four blocks of as many ranks is known to 2 %, and a step of 8,192 ranks stays cheap.
 _MOST_MATES = 256
 
 # Chosen: steps read before the onset for a rank's own past to count.
@@ -116,7 +116,6 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools) -> bool:
         _is_shared_by_role(ratios, found)
         or waits_least(ratios, found) is False
         or ((ratios.asynchronous or _is_one_of_many(ratios, found)) and not _changed_itself(ratios, found))
-        or _wanders(ratios, found)
         or _has_more_work(ratios, found)
         or (found.lasting and _is_class(ratios, found))
     )
@@ -249,31 +248,36 @@ def _rose_with_its_place(ratios: Ratios, found: Candidate) -> bool:
     return bool(np.mean(rose[mates]) >= _MORE_OFTEN * (np.mean(rose[others]) if others.any() else 0.0))
 
 
-def _wanders(ratios: Ratios, found: Candidate) -> bool:
+def wanders(ratios: Ratios, found: Candidate) -> bool:
     """Return whether healthy ranks are often as far off for as many steps.
 
-    With L the steps of the slowdown (at most 50) and k blocks of L steps, d_rb is the median ratio of rank r
-    in block b less the median of these over its blocks. The sd of d over mates that are not as slow, limited
-    to 3 robust sigmas, is the noise of such blocks, whatever correlates their steps: noise of hundreds of
-    steps hardly shows in an autocorrelation of lag 1. (Batch means, Schmeiser 1982; medians, as spikes fill
-    some blocks.)
+    With L the steps of the slowdown (at most 50, or a quarter of those held) and k blocks of L steps, d_rb is
+    the median ratio of rank r in block b less the median of these over its blocks. The sd of d over mates,
+    without those that are as slow on its machine, limited to 3 robust sigmas, is the noise of such blocks,
+    whatever correlates their steps: noise of hundreds of steps hardly shows in an autocorrelation of lag 1.
+    (Batch means, Schmeiser 1982; medians, as spikes fill some blocks.)
     """
-    length, held = min(found.steps, _LONGEST_BLOCK), min(ratios.settled, ratios.history.capacity)
-    if found.lasting or found.size >= small_effect(ratios):
+    held = min(ratios.settled, ratios.history.capacity)
+    length = min(block_length(found), held // _LEAST_BLOCKS)
+    if found.lasting or not length:
         return False
-    if held < _LEAST_BLOCKS * length:
-        return ratios.kind.kind != "fixed"
     mates = ratios.mates(found.rank)
-    if mates.sum() < MIN_PEERS:
-        mates = np.arange(ratios.ranks) != found.rank
-    # Ranks as slow as it would put what is looked for into the noise.
-    calm = np.flatnonzero(mates & ~(found.effect >= _HALF * found.size))
-    if not calm.size:
+    if mates.sum() < FEW:
+        mates = np.ones(ratios.ranks, dtype=np.bool_)
+    # What slows its machine is looked for and no noise; others as slow show how healthy ranks wander.
+    own = ratios.nodes.index == ratios.nodes.index[found.rank]
+    others = np.flatnonzero(mates & ~(own & (found.effect >= _HALF * found.size)))
+    if not others.size:
         return False
     # Every n-th and not the first ones, which stand on few machines.
-    some = calm[:: math.ceil(calm.size / _MOST_MATES)]
+    some = others[:: math.ceil(others.size / _MOST_MATES)]
     scatter = _scatter_of_blocks(ratios.history.last("x", held)[:, some], length)
     return found.size < _SURE_BLOCKS * scatter
+
+
+def block_length(found: Candidate) -> int:
+    """Return the steps of a block that a slowdown is held against (``wanders``)."""
+    return min(found.steps, _LONGEST_BLOCK)
 
 
 def _has_more_work(ratios: Ratios, found: Candidate) -> bool:

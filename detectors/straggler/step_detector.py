@@ -52,7 +52,7 @@ from detectors.straggler.core import (
     Timing,
 )
 from detectors.straggler.explanation import explain
-from detectors.straggler.gates import FEW, UNLIKE_PEERS, is_confirmed
+from detectors.straggler.gates import FEW, UNLIKE_PEERS, block_length, is_confirmed, wanders
 from detectors.straggler.intermittence import AGAIN
 from detectors.straggler.rotating_slowness import ROUND, RotatingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
@@ -120,6 +120,7 @@ class StragglerDetector:
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
         self._rotation = RotatingSlowness()
+        self._wanders_until = np.zeros(ranks, dtype=np.intp)
         self._families = families
         self._groups = SlowGroups(families)
 
@@ -139,6 +140,7 @@ class StragglerDetector:
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network, self._rotation = NetworkWatch(), RotatingSlowness()
+            self._wanders_until[:] = 0
             self._groups = SlowGroups(self._families)
         since_start = self._slow_since_start("compute") + self._slow_since_start("data")
         if not ratios.settled:
@@ -328,13 +330,16 @@ class StragglerDetector:
         over = (channel.scores() >= 1.0) & ~channel.raised
         if timing == "compute":
             # What always was so is no machine's change: a stage may fill a node.
-            self.ratios.leave_out(channel.raised | (over & channel.changed))
-        suspected = [candidate(self.ratios, channel, timing, int(rank)) for rank in np.flatnonzero(over)]
+            moved = self.ratios.leave_out(channel.raised | (over & channel.changed))
+            if moved is not None:
+                channel.move(moved)
+        due = over & (self._wanders_until <= self.ratios.settled) if timing == "compute" else over
+        suspected = [candidate(self.ratios, channel, timing, int(rank)) for rank in np.flatnonzero(due)]
         over |= channel.raised
         confirmed = [found for found in suspected if is_confirmed(self.ratios, found, over)]
         if timing == "compute":
             confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
-            confirmed = self._beyond_rotation(confirmed)
+            confirmed = self._beyond_wandering(self._beyond_rotation(confirmed))
             confirmed += self._with_machines(confirmed, suspected, over)
         elif timing == "rest":
             confirmed = [found for found in confirmed if self._stalls_alone(found.rank)]
@@ -392,6 +397,17 @@ class StragglerDetector:
         for found in confirmed:
             self._rotation.begin(found.rank, step=now - found.steps)
         return [found for found in confirmed if found.steps > self._rotation.patience(found.rank)]
+
+    def _beyond_wandering(self, confirmed: list[Candidate]) -> list[Candidate]:
+        """Return those who are slower than healthy ranks are for as long. The others are examined again after
+        a quarter as many steps: the median of a block hardly moves in fewer."""
+        beyond: list[Candidate] = []
+        for found in confirmed:
+            if wanders(self.ratios, found):
+                self._wanders_until[found.rank] = self.ratios.settled + block_length(found) // 4
+            else:
+                beyond.append(found)
+        return beyond
 
     def _with_machines(
         self, confirmed: list[Candidate], suspected: list[Candidate], over: Bools

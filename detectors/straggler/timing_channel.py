@@ -6,7 +6,7 @@ change).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -175,6 +175,13 @@ class TimingChannel:
             np.where(free, noise.sigma, self.noise.sigma),
             noise.samples,
         )
+
+    def move(self, usual: Floats) -> None:
+        """Take that the ranks are compared with others, against which their ``usual`` [ranks] ratios are so
+        much larger.
+        """
+        if self.noise is not None:
+            self.noise = replace(self.noise, center=self.noise.center + usual)
 
     def is_idle(self, change: Floats, lasting: Floats) -> bool:
         """Whether a step can neither begin evidence nor move any: there is none, and no rank is over half of

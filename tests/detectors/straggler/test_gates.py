@@ -4,17 +4,23 @@ import numpy as np
 import pytest
 
 from detectors.peers.ratios import StepTimes
+from detectors.straggler.core import SlowRank
 from detectors.straggler.step_detector import StragglerDetector
 
 STEPS, RANKS = 800, 8
 
 
-def named(compute, *, roles=True, per_node=8, nodes=None, first=500, tokens=None):
-    """Return the ranks found slow in ``compute`` [steps, ranks] of a job seen from step ``first`` on."""
+def named(compute, **job):
+    """Return the ranks found slow, as ``found`` does."""
+    return {slow.rank for slow in found(compute, **job)}
+
+
+def found(compute, *, roles=True, per_node=8, nodes=None, first=500, tokens=None):
+    """Return what is found slow in ``compute`` [steps, ranks] of a job seen from step ``first`` on."""
     ranks = compute.shape[1]
     known = np.zeros(ranks, dtype=np.intp) if roles else None
     core = StragglerDetector(ranks, known, nodes=np.arange(ranks) // per_node if nodes is None else nodes)
-    nan, found = np.full(ranks, np.nan), set()
+    nan, out = np.full(ranks, np.nan), list[SlowRank]()
     tokens = np.full(compute.shape, np.nan) if tokens is None else tokens
     for number, work in enumerate(compute):
         step = np.full(ranks, work.max() + 0.1)
@@ -22,8 +28,8 @@ def named(compute, *, roles=True, per_node=8, nodes=None, first=500, tokens=None
             number=first + number, ts=np.full(ranks, 1e9 + 2.0 * number), step=step, compute=work,
             wait=step - work - 0.1, data=nan, comm=nan, checkpoint=nan, tokens=tokens[number],
         )  # fmt: skip
-        found |= {slow.rank for slow in core.update(times).slow}
-    return found
+        out += core.update(times).slow
+    return out
 
 
 def slow_noise(seed, *, sd=0.008, steps=60.0):
@@ -176,3 +182,21 @@ def test_one_step_of_a_coarse_clock_is_no_slow_rank(factor, expected):
     compute = usual * np.exp(0.012 * rng.normal(size=(240, 64)))
     compute[140:, 7] *= factor
     assert named(np.round(compute, 1)) == expected
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, set()), (1.5, {5})], ids=["healthy", "one slow"])
+def test_ranks_that_wander_by_a_tenth_for_many_steps_hide_only_what_is_no_larger(factor, expected):
+    """Work that moves between ranks for a hundred steps is as large as many a fault, and they all have it."""
+    compute = np.exp(np.hstack([slow_noise(n, sd=0.06, steps=100.0) for n in range(3)]))[:500]
+    compute[400:, 5] *= factor
+    assert named(compute) == expected
+
+
+def test_a_machine_left_out_moves_no_peer():
+    """Twelve of 20 ranks are 6 % slower for good: without a machine of these the median is the others'."""
+    usual = np.repeat([0.0, 0.06], [8, 12])
+    compute = np.exp(usual + 0.004 * np.random.default_rng(5).normal(size=(160, 20)))
+    compute[150:, 16:] *= 1.2
+    slow = found(compute, per_node=4)
+    assert {one.rank for one in slow} == {16, 17, 18, 19}
+    assert [one.ratio for one in slow] == pytest.approx([1.2] * 4, abs=0.01)

@@ -34,6 +34,10 @@ _PAUSE = 3.0
 # Chosen: enough for a median, and few enough that a change of the work is usual after eight steps.
 _LATEST_STEPS = 15
 
+# How far the ratio of a ramp lags, in reports: it is that of some dozen steps. Chosen by
+# `python -m benchmarks cost`, where a ramp was charged a tenth too little with 0.
+_LAG = 2.0
+
 # What is lost at present is the mean over so long. Chosen: a ramp is followed, and single steps do not show.
 RATE_SECONDS = 120.0
 
@@ -114,19 +118,23 @@ class Cost:
 @dataclass(slots=True)
 class _Account:
     """GPU-seconds charged to one cause. ``has_past``: its loss is against the healthy step, otherwise against
-    ``job_ratio``; ``excess``: of a rank, as a share of the median compute."""
+    ``job_ratio``; ``excess``: of a rank, as a share of the median compute; ``growth``: what it may have grown
+    to since it was reported, as a multiple."""
 
     has_past: bool
     of_rank: bool
     believed: bool = False
     excess: float = 0.0
+    growth: float = 1.0
     job_ratio: float = 1.0
     total: float = 0.0
     marks: deque[tuple[float, float]] = field(default_factory=deque)
 
     def note(self, slowdown: Slowdown) -> None:
         """Take the latest figures."""
-        self.excess = max(slowdown.ratio - 1.0, 0.0)
+        before, self.excess = self.excess, max(slowdown.ratio - 1.0, 0.0)
+        grown = max(self.excess - before, 0.0) if before else 0.0
+        self.growth = 1.0 + _LAG * grown / self.excess if grown else 1.0
         self.job_ratio = slowdown.job_ratio
         self.believed = self.believed or slowdown.believed
 
@@ -156,9 +164,9 @@ class LostTime(Generic[K]):
     Per step with time t, compute w, GPUs g, and the healthy pace p (step seconds per second of compute, over
     the last 300 healthy steps): the excess t - p * w, in seconds, times g is charged to the accounts with a
     past, in shares of what each of them alone explains; ranks that are slow at once are waited for at once
-    (``layers``), and a rank that is slower by e pays e * p * w at most: other ranks pause, too. What is left
-    of t is charged to those without a past by their job ratio r, as t * (1 - 1 / r). Nothing is charged
-    twice: the sum over accounts is what the job lost [GPU-s].
+    (``layers``), and a rank that is slower by e pays e * p * w at most, and more while e grows: other ranks
+    pause, too. What is left of t is charged to those without a past by their job ratio r, as t * (1 - 1 / r).
+    Nothing is charged twice: the sum over accounts is what the job lost [GPU-s].
 
     ``step`` comes before the detectors see the step, ``charge`` and ``close`` after.
     """
@@ -315,7 +323,8 @@ def _parts(accounts: list[_Account], taken: _Taken, healthy: float) -> list[floa
     whole, excess = math.fsum(sizes), taken.seconds - healthy
     parts = [excess * (size / whole if whole > 0 else 1.0 / len(sizes)) for size in sizes]
     parts = [
-        min(part, size) if a.of_rank else part for part, size, a in zip(parts, sizes, accounts, strict=True)
+        min(part, a.growth * size) if a.of_rank else part
+        for part, size, a in zip(parts, sizes, accounts, strict=True)
     ]
     # The rest of a step that others were charged for before this cause was found.
     return [max(part - taken.paid, 0.0) for part in parts] if taken.paid else parts

@@ -38,6 +38,18 @@ WHERE excluded.world_size > jobs.world_size OR excluded.first_step < jobs.first_
   OR excluded.first_seen_at < jobs.first_seen_at
 """
 
+# A row that a writer holds is seen again just now. To wait for it could deadlock with the other rows of that
+# writer.
+_FORGET_RANKS: LiteralString = """
+DELETE FROM ranks WHERE ctid = ANY(ARRAY(
+  SELECT ctid FROM ranks WHERE last_seen_at < %s FOR UPDATE SKIP LOCKED))
+"""
+
+_FORGET_JOBS: LiteralString = """
+DELETE FROM jobs WHERE ctid = ANY(ARRAY(
+  SELECT ctid FROM jobs WHERE last_seen_at < %s FOR UPDATE SKIP LOCKED))
+"""
+
 
 def write_ranks(conn: Connection[Any], places: Iterable[RankPlace]) -> None:
     """Store where ranks run, in one transaction; an older place changes nothing."""
@@ -63,8 +75,8 @@ def write_jobs(conn: Connection[Any], steps: Iterable[StepRollups], places: Iter
 def forget_ranks(conn: Connection[Any], before: datetime) -> dict[str, int]:
     """Remove the ranks and jobs last seen before a time; return how many of each."""
     return {
-        "ranks": conn.execute("DELETE FROM ranks WHERE last_seen_at < %s", (before,)).rowcount,
-        "jobs": conn.execute("DELETE FROM jobs WHERE last_seen_at < %s", (before,)).rowcount,
+        "ranks": conn.execute(_FORGET_RANKS, (before,)).rowcount,
+        "jobs": conn.execute(_FORGET_JOBS, (before,)).rowcount,
     }
 
 

@@ -3,9 +3,11 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import psycopg
+
 from store.telemetry.batches import write_rows
 from store.telemetry.buckets import RankPlace
-from store.telemetry.ranks import forget_ranks
+from store.telemetry.ranks import forget_ranks, write_jobs, write_ranks
 from tests.roll_ups import packed
 from tests.store.evidence.telemetry import T0, steps
 
@@ -55,3 +57,17 @@ def test_what_was_not_seen_for_long_goes(conn):
     assert forget_ranks(conn, datetime.fromtimestamp(T0 + 500, UTC)) == {"ranks": 1, "jobs": 1}
     assert conn.execute("SELECT job_id FROM jobs").fetchall() == [("o\ufffd'; --",)]
     conn.execute("RESET ROLE")
+
+
+def test_a_row_that_is_being_seen_is_neither_removed_nor_waited_for(conn, store_dsn):
+    """A writer and the removal that waited for each other's rows would be a deadlock."""
+    write_rows(conn, [PLACE, replace(PLACE, job_id="gone")])
+    later, old = replace(PLACE, at=T0 + 900), datetime.fromtimestamp(T0 + 500, UTC)
+    conn.execute("SET lock_timeout = '2s'")
+    with psycopg.connect(store_dsn) as writer, writer.transaction():
+        write_ranks(writer, [later])
+        write_jobs(writer, [], [later])
+        assert forget_ranks(conn, old) == {"ranks": 1, "jobs": 1}
+    assert forget_ranks(conn, old) == {"ranks": 0, "jobs": 0}
+    assert conn.execute("SELECT job_id FROM jobs").fetchall() == [("j",)]
+    conn.execute("RESET lock_timeout")

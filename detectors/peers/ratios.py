@@ -17,8 +17,9 @@ rest of the rank's replica deviates by in the step, since all its ranks work on 
 
 Learnt after 20 settled steps: whether ranks share a wall clock, from the coefficient of variation of step
 times over ranks, and roles, where no coordinates are given, from gaps between the ranks' usual times; where
-they are, classes of machines within roles (``node_effects.slow_class``). Then and later: positions, whose
-ranks take longer at the same steps, as those of a popular expert do (``positions``).
+they are, or amounts of work show who has one batch (``batches``), classes of machines within roles
+(``node_effects.slow_class``). Then and later: positions, whose ranks take longer at the same steps, as those
+of a popular expert do (``positions``).
 
 Arrays are [ranks] per step, [steps, ranks] over the window; NaN was not read.
 """
@@ -29,6 +30,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from detectors.peers.batches import Batches
 from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
 from detectors.peers.node_effects import slow_class, suspected
@@ -53,6 +55,10 @@ _ASYNCHRONOUS = 0.003
 
 # The same where compute times are given too. Chosen: step times differ a little by where they are measured.
 _ASYNCHRONOUS_WORK = 0.02
+
+# Steps seen after which it is looked for who works on one batch. Chosen: as soon as a rank at twice its
+# peers' time may be named (``since_start``), and again where rows are missing.
+_BATCHES_AT = (3, 5, 10, 20)
 
 # Steps that make a rank's usual time, and steps between two fits of the work. Chosen: a median of ten is
 # known to 0.2 % at a noise of 0.5 %; a fit over 200 steps is costly.
@@ -110,7 +116,8 @@ class Ratios:
 
     ``replicas`` holds which ranks work on the same batch, in other stages or shards of the model, ``shards``
     which have the same part of a layer, ``nodes`` [ranks] which share a machine, ``positions`` which may take
-    longer together. ``left_out`` are those whose machines are suspected: no rank is compared with them.
+    longer together. ``batches`` tell who works on one batch, where there are no coordinates and amounts of
+    work show it. ``left_out`` are those whose machines are suspected: no rank is compared with them.
     ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
     and have a ``common_clock`` when they do not: then ranks cannot be compared. ``cost`` is the last fit of
@@ -147,6 +154,7 @@ class Ratios:
             none = Positions((), self.nodes.index)
             positions = none if self.roles_known else Positions.from_numbers(np.arange(ranks), none.node)
         self.positions = positions
+        self.batches: Batches | None = None
         self._replicas = replicas
         self._share_batches = self._has_positions = False
         self.settled = 0
@@ -165,6 +173,11 @@ class Ratios:
     def roles_settled(self) -> bool:
         """Whether roles come from coordinates or have been learnt."""
         return self._roles_settled
+
+    @property
+    def _knows_replicas(self) -> bool:
+        """Whether a stage is distinguished from machines by who is in it, and not by how it stands."""
+        return self.roles_known or self.batches is not None
 
     def mates(self, rank: int) -> Bools:
         """Return who shares the role of ``rank``, without itself, [ranks]."""
@@ -185,6 +198,9 @@ class Ratios:
             self.left_out = np.zeros(self.ranks, dtype=np.bool_)
         self.source = source
         self._push(t, seconds)
+        if self.history.count in _BATCHES_AT and self.batches is None and not self.roles_known:
+            amounts = (self.history.last(name, self.history.count) for name in ("tokens", "squares"))
+            self.batches = Batches.from_amounts(self.nodes.index, *amounts)
         if self.settled or self._has_settled(t.number):
             self.settled += 1
         return changed
@@ -203,7 +219,7 @@ class Ratios:
             self._learn_replicas()
         if self.settled == self.config.learn and not self._roles_settled:
             self._learn_roles()
-        elif self.settled == self.config.learn and not self.asynchronous:
+        if self.settled == self.config.learn and not self.asynchronous and self._knows_replicas:
             self._learn_classes()
         look = self.settled in _POSITIONS_SOON or self.settled % _POSITIONS_AGAIN == 0
         regrouped = look and self.settled >= self.config.learn and self._learn_positions()
@@ -372,7 +388,8 @@ class Ratios:
         self._roles_settled = True
         v = self.history.last("v", self.config.learn)
         if not self.asynchronous:
-            self.groups = PeerGroups.of(self.positions.regular(_classes(v, floor=self.config.floor)))
+            classes = _classes(v, self.batches, floor=self.config.floor)
+            self.groups = PeerGroups.of(self.positions.regular(classes))
         self._rewrite(v, self._role_ratio(v))
 
     def _learn_positions(self) -> bool:
@@ -389,7 +406,7 @@ class Ratios:
         return True
 
     def _learn_classes(self) -> None:
-        """With coordinates: machines that are as much slower from the start are roles of their own."""
+        """Machines that are as much slower from the start are roles of their own."""
         slow = slow_class(nan_median(self.history.last("role", self.config.learn)), self.nodes)
         split = PeerGroups.of(2 * self.groups.index + slow)
         if slow.any() and split.narrowest > MIN_PEERS:
@@ -464,8 +481,9 @@ def _logs(seconds: Floats) -> Floats:
     return np.log(np.where(seconds > 0, seconds, np.nan))
 
 
-def _classes(v: Floats, *, floor: float) -> Ints:
-    """Return role numbers from the ranks' usual times; a lone deviant belongs with the rest."""
+def _classes(v: Floats, batches: Batches | None, *, floor: float) -> Ints:
+    """Return role numbers from the ranks' usual times; a lone deviant belongs with the rest, and so do ranks
+    of few replicas, where ``batches`` show these."""
     ranks = v.shape[1]
     noise = float(nan_median(spread(v - nan_median(v, axis=1)[:, None])))
     levels = nan_median(v)
@@ -474,8 +492,10 @@ def _classes(v: Floats, *, floor: float) -> Ints:
     roles = np.zeros(ranks, dtype=np.intp)
     for c in range(1, int(found.max()) + 1):
         slower, member = found >= c, found == c
-        if looks_like_stage(levels, slower):
+        if looks_like_stage(levels, slower, batches):
             roles[slower] = c
+        elif batches is not None and batches.rule_out_stage(member):
+            continue
         elif is_regular(member) or member.sum() >= max(4, 0.2 * ranks):
             roles[member] = c
     return roles

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from detectors.peers.batches import Batches
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
@@ -68,12 +70,13 @@ def is_regular(slow: npt.NDArray[np.bool_]) -> bool:
     return bool(where[0] % size == 0) if stride == 1 else stride * size == total
 
 
-def looks_like_stage(levels: Floats, slow: npt.NDArray[np.bool_]) -> bool:
+def looks_like_stage(levels: Floats, slow: npt.NDArray[np.bool_], batches: Batches | None = None) -> bool:
     """Whether the marked ranks stand like a parallel dimension, alike in ``levels`` [ranks] (log).
 
-    Two slow machines may happen to stand so; the members of a stage are also equally slow.
+    Two slow machines may happen to stand so; the members of a stage are also equally slow, and of all
+    replicas, where ``batches`` show these.
     """
-    if not is_regular(slow):
+    if not is_regular(slow) or (batches is not None and batches.rule_out_stage(slow)):
         return False
     apart = np.min(levels[slow]) - np.nanmax(levels[~slow])
     return bool(np.ptp(levels[slow]) <= _ALIKE * apart)

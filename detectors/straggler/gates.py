@@ -189,11 +189,14 @@ def goes_with_role(ratios: Ratios, rank: int, effect: Floats) -> bool:
 def _stands_alone(ratios: Ratios, found: Candidate) -> bool:
     """Distinguish slow ranks from a stage where there are no coordinates.
 
-    Ranks slow from the start may be a stage: until roles are learnt, only one alone can be called slow, and
-    later none that form a pattern.
+    Ranks slow from the start may be a stage: until roles are learnt, only one alone can be called slow, or
+    those of few replicas (``batches``), and later none that form a pattern.
     """
     similar = found.effect >= _HALF * found.size
-    return not looks_like_stage(found.effect, similar) if ratios.roles_settled else bool(similar.sum() == 1)
+    if ratios.roles_settled:
+        return not looks_like_stage(found.effect, similar, ratios.batches)
+    no_stage = ratios.batches is not None and ratios.batches.rule_out_stage(similar)
+    return no_stage or bool(similar.sum() == 1)
 
 
 def is_position(ratios: Ratios, rank: int, effect: Floats) -> bool:

@@ -164,6 +164,22 @@ def test_amounts_that_vary_from_step_to_step_hide_no_slow_machine():
     assert named(detector(), job(1.0, steps=20) * amounts, tokens=1000 * amounts) == {}
 
 
+@pytest.mark.parametrize("factor", [1.3, 1.8])
+def test_without_coordinates_equal_amounts_show_that_a_machine_is_no_stage(factor):
+    """A stage has ranks in every replica. Where all amounts are alike, machine and stage look the same."""
+    amounts = np.exp(0.1 * np.random.default_rng(5).normal(size=(60, 4)))[:, NODES]
+    slow = job(np.where(NODES == 1, factor, 1.0), steps=60, noise=0.005)
+    assert named(detector(None), slow * amounts, tokens=1000 * amounts).keys() == {4, 5, 6, 7}
+    assert named(detector(None), slow, tokens=np.full(RANKS, 1000.0)) == {}
+
+
+def test_without_coordinates_a_stage_that_all_replicas_have_is_not_named():
+    """Its ranks report the amounts of all replicas."""
+    amounts = np.exp(0.1 * np.random.default_rng(5).normal(size=(60, 4)))[:, np.arange(RANKS) % 4]
+    stage = job(np.where(NODES == 1, 1.3, 1.0), steps=60, noise=0.005)
+    assert named(detector(None), stage * amounts, tokens=1000 * amounts) == {}
+
+
 def test_a_small_slowdown_among_uneven_ranks_is_left_to_many_steps():
     """Evidence with a known noise finds it."""
     assert named(detector(), job(np.where(SLOW, 1.12, 1.0), steps=20, noise=0.05)) == {}

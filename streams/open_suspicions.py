@@ -76,6 +76,16 @@ class OpenSuspicions(Generic[K]):
         self._open[key] = self._stamp(key, update)
         return [self._open[key]]
 
+    def costing_nothing(self, at: float) -> list[Suspicion]:
+        """Return what costs something at present, updated: at ``at`` no steps are made that could be slow."""
+        out: list[Suspicion] = []
+        for key, last in self._open.items():
+            if last.lost is not None and last.lost.gpus:
+                lost = msgspec.structs.replace(last.lost, gpus=0.0)
+                out.append(msgspec.structs.replace(last, state="update", ts=max(at, last.ts), lost=lost))
+                self._open[key] = out[-1]
+        return out
+
     def clear(self, key: K, at: float) -> list[Suspicion]:
         """End what was raised about ``key``, if anything was; never before it was raised."""
         last = self._open.pop(key, None)

@@ -1,23 +1,22 @@
 """What slow steps cost: the job's own step times less those it would take in good health, step by step.
 
-An account per known cause. The healthy step is learnt from the steps before the first of them began, as step
-seconds per second of the ranks' median compute: planned changes of the work are no loss. What a step takes
-longer is charged once, however many causes are open. Checkpoints and pauses are charged to none.
+An account per known cause. Where all ranks do the same and wait for each other, a step lasts as long as its
+last rank, and a slow rank costs what it is later than the last of the others. What else makes steps slow
+costs what they take longer than the healthy step, learnt from the steps before the first cause began, as step
+seconds per second of the ranks' compute: planned changes of the work are no loss. What a step takes longer is
+charged once, however many causes are open. Checkpoints and pauses are charged to none.
 """
 
 import math
-from array import array
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Generic, TypeVar
 
-K = TypeVar("K", bound=Hashable)
+from detectors.job.steps_taken import LastRanks, StepsTaken, Taken
 
-# The steps that an onset is dated in (256, ``StragglerConfig.history``), and some before them.
-KEPT_STEPS = 384
+K = TypeVar("K", bound=Hashable)
 
 # Steps that make the healthy one, and fewer than which make none. The mean of 300 steps is known to 0.3 %
 # where steps scatter by 5 %; with 100, a slowdown of 25 % was charged 4 % too little for want of steps.
@@ -42,61 +41,23 @@ _LAG = 2.0
 RATE_SECONDS = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    ts: float
-    seconds: float
-    work: float
-    gpus: int
-    # Seconds of it that accounts with a past were charged.
-    paid: float = 0.0
+# Steps since the onset in which step times may contradict lateness, and by how many standard errors. Chosen:
+# three doubt one account in 700 wrongly; later the healthy pace may have drifted, which no rank has done.
+_DOUBT_STEPS, _DOUBT_ERRORS = 100, 3.0
 
+# Share of what ranks are late that their steps may be slower by (chosen: the accuracy of other costs).
+_NEARLY = 0.1
 
-# Values that are kept of a step.
-_FIELDS = 5
-
-
-class _Steps:
-    """The latest steps, up to twice ``KEPT_STEPS``, in 40 bytes each: a worker holds thousands of jobs."""
-
-    def __init__(self) -> None:
-        self._values = array("d")
-
-    def __len__(self) -> int:
-        return len(self._values) // _FIELDS
-
-    def append(self, taken: _Taken) -> None:
-        self._values.extend((taken.ts, taken.seconds, taken.work, taken.gpus, taken.paid))
-        # Only at twice the length: cutting the front at every step would copy all of them each time.
-        if len(self) > 2 * KEPT_STEPS:
-            del self._values[: _FIELDS * KEPT_STEPS]
-
-    def last(self, steps: int) -> list[_Taken]:
-        """Return so many of the latest, in order."""
-        values = self._values[-_FIELDS * steps :] if steps else ()
-        rows = zip(*(iter(values),) * _FIELDS, strict=True)
-        return [_Taken(ts, seconds, work, int(gpus), paid) for ts, seconds, work, gpus, paid in rows]
-
-    def take(self, steps: int) -> list[_Taken]:
-        """Return so many of the latest, in order, and hold them no longer."""
-        taken = self.last(steps)
-        del self._values[len(self._values) - _FIELDS * len(taken) :]
-        return taken
-
-    def since(self, ts: float) -> int:
-        """Return how many of the latest ended after ``ts``."""
-        times = self._values[::_FIELDS]
-        return len(times) - bisect_right(times, ts)
-
-    def clear(self) -> None:
-        del self._values[:]
+# Steps of a block within which their noise may be correlated (chosen).
+_BLOCK = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
     """A cause of slow steps: since when, its ``ratio`` to its peers or past, the ``job_ratio`` it alone
     explains. ``of_rank``: one rank that the others wait for; ``changed``: it began some time, so that the
-    job's own past shows what it costs; ``believed``: it is certain."""
+    job's own past shows what it costs; ``believed``: it is certain. ``rank``: whose lateness shows what it
+    costs, None if none does; ``with_it``: ranks that may be slow with it, as those of its machine."""
 
     onset: float
     onset_lo: float
@@ -105,6 +66,8 @@ class Slowdown:
     of_rank: bool
     changed: bool
     believed: bool
+    rank: int | None = None
+    with_it: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +86,8 @@ class _Account:
 
     has_past: bool
     of_rank: bool
+    rank: int | None = None
+    with_it: frozenset[int] = frozenset()
     believed: bool = False
     excess: float = 0.0
     growth: float = 1.0
@@ -138,11 +103,17 @@ class _Account:
         self.job_ratio = slowdown.job_ratio
         self.believed = self.believed or slowdown.believed
 
-    def seconds(self, taken: _Taken, healthy: float) -> float:
+    def seconds(self, taken: Taken, healthy: float) -> float:
         """Return what its cause alone explains that the step took longer than ``healthy`` [s]."""
         if self.has_past and self.of_rank:
             return self.excess * healthy
         return taken.seconds * (1.0 - 1.0 / max(self.job_ratio, 1.0))
+
+    def late(self, taken: Taken, others: float, pace: float) -> float:
+        """Return by how much its rank was later than the last of the ``others`` [s], up to what it explains,
+        for it pauses like any other; 0 where it is about no rank."""
+        own = next((seconds for rank, seconds in taken.last if rank == self.rank), others)
+        return min(max(own - others, 0.0), self.growth * self.excess * taken.work * pace)
 
     def cost(self, at: float) -> Cost:
         """Return what it has come to by ``at``, with the mean rate over the last ``RATE_SECONDS``.
@@ -161,33 +132,45 @@ class _Account:
 class LostTime(Generic[K]):
     """The accounts of one job, by what each is about.
 
+    Where the last ranks of a step are known, a rank slower by e pays max(0, c - m), up to e * p * w: c is
+    what it took itself, without waits, and m the same of the last rank in good health. The step had ended
+    so much sooner without the fault. Ranks that are slow at once are waited for at once, and share the
+    largest of their parts (``layers``). If the steps since the onset are slower than that explains, by three
+    standard errors, the job is not as simple as that, and its step times decide.
+
     Per step with time t, compute w, GPUs g, and the healthy pace p (step seconds per second of compute, over
-    the last 300 healthy steps): the excess t - p * w, in seconds, times g is charged to the accounts with a
-    past, in shares of what each of them alone explains; ranks that are slow at once are waited for at once
-    (``layers``), and a rank that is slower by e pays e * p * w at most, and more while e grows: other ranks
-    pause, too. What is left of t is charged to those without a past by their job ratio r, as t * (1 - 1 / r).
-    Nothing is charged twice: the sum over accounts is what the job lost [GPU-s].
+    the last 300 healthy steps): the excess t - p * w, in seconds, times g is charged to the other accounts
+    with a past, in shares of what each of them alone explains; a rank that is slower by e pays e * p * w at
+    most, and more while e grows: other ranks pause, too. What is left of t is charged to those without a past
+    by their job ratio r, as t * (1 - 1 / r). Nothing is charged twice: the sum over accounts is what the job
+    lost [GPU-s].
 
     ``step`` comes before the detectors see the step, ``charge`` and ``close`` after.
     """
 
     def __init__(self) -> None:
-        self._healthy = _Steps()
-        self._charged = _Steps()
+        self._healthy = StepsTaken()
+        self._charged = StepsTaken()
         self._latest: deque[float] = deque(maxlen=_LATEST_STEPS)
-        self._pace = math.nan
+        self._pace = _Pace()
         self._open: dict[K, _Account] = {}
         self._in_step = True
+        # Ranks that may be slow, and whether their lateness explains how slow the steps are.
+        self._affected: frozenset[int] = frozenset()
+        self._explained = True
 
-    def step(self, seconds: float, work: float, ts: float, *, gpus: int, in_step: bool) -> None:
+    def step(
+        self, seconds: float, work: float, ts: float, *, gpus: int, in_step: bool, last: LastRanks = ()
+    ) -> None:
         """Take a step of so many seconds without its checkpoint, ended at ``ts``, in a job of ``gpus``.
 
         ``work``: compute of its healthy ranks [s]. Ranks that are not ``in_step`` have no common step time.
+        ``last``: empty where they are not known, or where ranks do different work.
         """
         self._in_step = in_step
         if not seconds > 0:
             return
-        taken = _Taken(ts, seconds, work if work > 0 else 1.0, gpus)
+        taken = Taken(ts, seconds, work if work > 0 else 1.0, gpus, last=last)
         pace = taken.seconds / taken.work
         usual = median(self._latest) if self._latest else pace
         # A pause is kept here as well: if it was the first step of slower work, that is usual in eight steps.
@@ -195,9 +178,8 @@ class LostTime(Generic[K]):
         if pace > _PAUSE * usual:
             return
         # While a cause is open, its steps would teach the slowdown as good health.
-        if not self._with_past():
-            self._healthy.append(taken)
-        self._charge(taken, self._open.values())
+        kept = self._charged if self._with_past() else self._healthy
+        kept.append(self._charge(taken, self._open.values()))
 
     def let_go(self) -> None:
         """Keep no steps of a job that sends none: only what is on the accounts still counts."""
@@ -216,6 +198,8 @@ class LostTime(Generic[K]):
             account = self._opened(key, slowdown, at, on_and_off=on_and_off)
         else:
             self._note(account, slowdown)
+            if len(self._charged) <= _DOUBT_STEPS:
+                self._explained = self._explains(self._charged.last(_DOUBT_STEPS))
         return account.cost(at)
 
     def _note(self, account: _Account, slowdown: Slowdown) -> None:
@@ -225,75 +209,127 @@ class LostTime(Generic[K]):
             # A ramp: the steps since the last report were bounded by what it explained then.
             reported_at, _ = account.marks[-1]
             for taken in self._charged.take(self._charged.since(reported_at)):
-                self._charge(taken, [account])
+                self._charged.append(self._charge(taken, [account], again=True))
 
     def close(self, key: K, at: float) -> float:
         """Return the GPU-seconds that ``key`` has cost, and charge it no more."""
         cost = self._open.pop(key).cost(at)
+        self._note_affected()
         # All causes that are open at once share one pace; the next one learns it from the steps before it.
         if not self._with_past():
-            self._pace = math.nan
+            self._pace, self._explained = _Pace(), True
             self._charged.clear()
         return cost.gpu_seconds
 
     def _with_past(self) -> list[_Account]:
         return [account for account in self._open.values() if account.has_past]
 
+    def _note_affected(self) -> None:
+        self._affected = frozenset().union(*(a.with_it for a in self._open.values() if a.rank is not None))
+
     def _opened(self, key: K, slowdown: Slowdown, at: float, *, on_and_off: bool) -> _Account:
-        changed, late = self._in_step and slowdown.changed, list[_Taken]()
+        changed, since = self._in_step and slowdown.changed, list[Taken]()
         account = _Account(has_past=changed, of_rank=slowdown.of_rank)
+        if slowdown.rank is not None and self._in_step:
+            account.rank, account.with_it = slowdown.rank, slowdown.with_it | {slowdown.rank}
         account.note(slowdown)
         others = self._with_past() if changed else [a for a in self._open.values() if not a.has_past]
         if changed:
             since = self._take_since(slowdown.onset_lo, alone=not others)
             if not others:
                 self._pace = _pace(self._healthy, account.excess if account.of_rank else _PAUSE)
-            if math.isnan(self._pace):
+            if math.isnan(self._pace.seconds):
                 # Too few healthy steps: the ratio to the peers must do, and the steps go back.
                 account.has_past, changed = False, False
                 for taken in since:
                     self._healthy.append(taken)
-            else:
-                late = self._charged.take(self._charged.since(slowdown.onset_lo))
-        if not changed:
-            since = [] if others else self._healthy.last(self._healthy.since(slowdown.onset_lo))
+        self._open[key] = account
+        self._note_affected()
+        if changed:
+            recent = since + self._charged.last(_DOUBT_STEPS)
+            self._explained = self._explains(recent[-_DOUBT_STEPS:])
+            since += self._charged.take(self._charged.since(slowdown.onset_lo))
+        else:
+            since = self._healthy.take(self._healthy.since(slowdown.onset_lo))
         # The onset may lie within a step, all of which is charged: the rate counts from the start of that
         # step. That of a rank that is slow on and off counts the time between, too.
         onset = slowdown.onset
         began = next((taken.ts - taken.seconds for taken in since if taken.ts > onset), onset)
         first, before = min(began, onset, at - (RATE_SECONDS if on_and_off else 0.0)), 0.0
-        for taken in since + late:
-            self._charge(taken, [account])
+        kept = self._charged if changed else self._healthy
+        for taken in since:
+            kept.append(self._charge(taken, [account], again=bool(others)))
             before = max(account.total, 0.0) if taken.ts <= first else before
         account.marks.append((first, before))
-        self._open[key] = account
         return account
 
-    def _take_since(self, onset: float, *, alone: bool) -> list[_Taken]:
+    def _take_since(self, onset: float, *, alone: bool) -> list[Taken]:
         """Take the steps since shortly before ``onset`` from the healthy ones, in order."""
         since = self._healthy.since(onset)
         # Causes that began together have one lead: a node's eight ranks would charge 120 steps before it.
         lead = min(LEAD_STEPS if alone or since else 0, len(self._healthy) - since - _LEAST_STEPS)
         return self._healthy.take(since + max(lead, 0))
 
-    def _charge(self, taken: _Taken, accounts: Iterable[_Account]) -> None:
-        """Put what a step took longer on the accounts: each second on one of them only."""
-        own = list(accounts)
-        past, always = [a for a in own if a.has_past], [a for a in own if not a.has_past]
-        healthy = self._pace * taken.work
+    def _charge(self, taken: Taken, accounts: Iterable[_Account], *, again: bool = False) -> Taken:
+        """Put what a step took longer on the accounts, each second on one of them only; return the step as it
+        is to be kept. ``again``: others have been charged for it before."""
+        own, healthy = list(accounts), self._pace.seconds * taken.work
+        late = self._late(taken, own)
+        for account, seconds in late:
+            account.total += taken.gpus * seconds
+        charged = math.fsum(seconds for _, seconds in late)
+        if late:
+            own = [account for account in own if account.rank is None]
+        past, always = [a for a in own if a.has_past], [a for a in own if not (a.has_past or again)]
         # What is only suspected pays for nothing that a certain cause explains.
         sure = [a for a in past if a.believed] or past
-        parts = _parts(sure, taken, healthy)
+        parts = _parts(sure, taken, healthy, taken.seconds - healthy - charged)
         for account, seconds in zip(sure, parts, strict=True):
             account.total += taken.gpus * seconds
-        paid = taken.paid + math.fsum(parts)
-        if past:
-            self._charged.append(replace(taken, paid=paid))
+        paid = taken.paid + charged + math.fsum(parts)
         # What the accounts with a past have paid is taken off the step before the others share it.
         left = (taken.seconds - max(paid, 0.0)) / taken.seconds
         claims = [account.seconds(taken, healthy) for account in always]
         for account, seconds in zip(always, layers(claims), strict=True):
             account.total += taken.gpus * left * seconds
+        return replace(taken, paid=paid)
+
+    def _late(self, taken: Taken, accounts: Iterable[_Account]) -> list[tuple[_Account, float]]:
+        """Return what each account of a rank pays of a step for being late; none where that does not show."""
+        others = self._others(taken) if self._explained else None
+        if others is None:
+            return []
+        asked = [account for account in accounts if account.rank is not None]
+        shares = layers([account.late(taken, others, self._usual) for account in asked])
+        # The rest of what the step waited for ranks that are slow, which others have been charged before.
+        rest = max(self._waited(taken, others) - taken.paid, 0.0)
+        return [(account, min(share, rest)) for account, share in zip(asked, shares, strict=True)]
+
+    @property
+    def _usual(self) -> float:
+        """Return the healthy pace; 1.0, for the compute alone, where it is not known."""
+        return self._pace.seconds if self._pace.steps else 1.0
+
+    def _others(self, taken: Taken) -> float | None:
+        """Return what the last rank in good health took itself [s], None where it is not known."""
+        return next((seconds for rank, seconds in taken.last if rank not in self._affected), None)
+
+    def _waited(self, taken: Taken, others: float) -> float:
+        return max((a.late(taken, others, self._usual) for a in self._open.values()), default=0.0)
+
+    def _explains(self, steps: Iterable[Taken]) -> bool:
+        """Return whether lateness explains how slow ``steps`` are, up to a tenth or three standard errors."""
+        pace, unexplained, waited, n = self._pace, 0.0, 0.0, 0
+        if not pace.steps or any(account.rank is None for account in self._with_past()):
+            return self._explained
+        for taken in steps:
+            others = self._others(taken)
+            if others is not None:
+                late, healthy = self._waited(taken, others), pace.seconds * taken.work
+                unexplained += min(taken.seconds - healthy, pace.bound * healthy) - late
+                waited, n = waited + late, n + 1
+        error = pace.scatter * math.sqrt(n + n * n / pace.steps)
+        return unexplained <= max(_DOUBT_ERRORS * error, _NEARLY * waited)
 
 
 def layers(sizes: Sequence[float]) -> list[float]:
@@ -313,14 +349,14 @@ def layers(sizes: Sequence[float]) -> list[float]:
     return shares
 
 
-def _parts(accounts: list[_Account], taken: _Taken, healthy: float) -> list[float]:
-    """Return what each account pays of a step's excess; ranks are slow at once, other causes add up.
+def _parts(accounts: list[_Account], taken: Taken, healthy: float, excess: float) -> list[float]:
+    """Return what each account pays of a step's ``excess``; ranks are slow at once, other causes add up.
 
     A rank pays no more than it explains: what a step took beyond that was another rank's pause.
     """
     of_ranks = iter(layers([a.seconds(taken, healthy) for a in accounts if a.of_rank]))
     sizes = [next(of_ranks) if a.of_rank else a.seconds(taken, healthy) for a in accounts]
-    whole, excess = math.fsum(sizes), taken.seconds - healthy
+    whole = math.fsum(sizes)
     parts = [excess * (size / whole if whole > 0 else 1.0 / len(sizes)) for size in sizes]
     parts = [
         min(part, a.growth * size) if a.of_rank else part
@@ -330,7 +366,18 @@ def _parts(accounts: list[_Account], taken: _Taken, healthy: float) -> list[floa
     return [max(part - taken.paid, 0.0) for part in parts] if taken.paid else parts
 
 
-def _pace(healthy: _Steps, bound: float) -> float:
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """Step ``seconds`` per second of compute in good health, from so many ``steps`` with excesses of up to
+    ``bound`` healthy steps; ``scatter``: standard deviation of these [s], for sums of many."""
+
+    seconds: float = math.nan
+    bound: float = 0.0
+    steps: int = 0
+    scatter: float = math.nan
+
+
+def _pace(healthy: StepsTaken, bound: float) -> _Pace:
     """Return the step seconds per second of compute that the healthy steps are charged nothing by.
 
     A step is charged ``bound`` healthy ones at most (``_parts``), so the pace is the root p of
@@ -339,12 +386,20 @@ def _pace(healthy: _Steps, bound: float) -> float:
     """
     steps = healthy.last(REFERENCE_STEPS)
     if len(steps) < _LEAST_STEPS:
-        return math.nan
-    pace, over, longer = math.inf, -1, list[_Taken]()
+        return _Pace()
+    pace, over, longer = math.inf, -1, list[Taken]()
     while len(longer) > over:
         over = len(longer)
         seconds = math.fsum(t.seconds for t in steps) - math.fsum(t.seconds for t in longer)
         work = math.fsum(t.work for t in steps) - (1.0 + bound) * math.fsum(t.work for t in longer)
         pace = seconds / work
         longer = [t for t in steps if t.seconds > (1.0 + bound) * pace * t.work]
-    return pace
+    excesses = [min(t.seconds - pace * t.work, bound * pace * t.work) for t in steps]
+    return _Pace(pace, bound, len(steps), _scatter(excesses))
+
+
+def _scatter(excesses: Sequence[float]) -> float:
+    """Return the standard deviation of one of them, as sums of many show it: neighbours may be correlated."""
+    blocks = [math.fsum(excesses[i : i + _BLOCK]) for i in range(0, len(excesses), _BLOCK)]
+    single, summed = (math.fsum(x * x for x in of) / len(excesses) for of in (excesses, blocks))
+    return math.sqrt(max(single, summed))

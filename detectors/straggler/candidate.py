@@ -22,6 +22,10 @@ LOOK_BEFORE = 30
 # From here on a step counts as slow, of a rank that is slow on and off: one in 740 healthy ones does.
 SLOW_SIGMAS = 3.0
 
+# A step whose compute is so many times the usual one does something else besides. Chosen: far beyond the
+# noise of a median over ranks, below what compilation adds.
+LONG_STEP = 1.5
+
 # Chosen, of the steps since the onset: of noise alone half lies above zero, of a slowdown nearly all.
 _MOSTLY_SLOW = 0.65
 
@@ -104,11 +108,24 @@ def candidate(ratios: Ratios, channel: TimingChannel, timing: Timing, rank: int)
     look_back = min(bank.age_of(rank) + LOOK_BEFORE, ratios.settled)
     x = deviations(ratios, channel, timing, look_back, lasting=lasting)
     found = _dated(ratios, channel, timing, rank, x, x[:, rank], lasting=lasting)
-    # Slow in every step judged: perhaps in the warm-up too, since the first step seen.
+    # Slow in every step judged: perhaps in the warm-up too.
     if lasting and found.steps == len(x) == ratios.settled:
+        before = _onset_in_warm_up(ratios, timing, rank, found.sigma)
         since = found.onset
-        found = replace(found, onset=replace(since, lo=min(ratios.started, since.lo), at=ratios.first_ts))
+        started = replace(since, lo=min(ratios.started, since.lo), at=ratios.first_ts)
+        found = replace(found, onset=before or started)
     return found
+
+
+def _onset_in_warm_up(ratios: Ratios, timing: Timing, rank: int, sigma: float) -> Dated | None:
+    """Return when a rank that was slow once warm-up was over became so; None if in the first step seen, for
+    all that is known."""
+    steps = ratios.history.count
+    work = nan_median(ratios.history.last("compute", steps), axis=1)
+    x = ratios.history.last(series_of(timing, lasting=True), steps)[:, rank]
+    # In a step that compiles or loads all ranks are as slow, and none shows.
+    onset = locate_onset(np.where(work <= LONG_STEP * nan_median(work), x, np.nan), sigma)
+    return date_onset(ratios, rank, onset, steps=steps) if onset.low else None
 
 
 def beyond(ratios: Ratios, channel: TimingChannel, rank: int, others: Ints) -> Candidate:

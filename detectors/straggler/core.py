@@ -174,6 +174,11 @@ class DecisionCore(Protocol):
         ...
 
     @property
+    def alike(self) -> bool:
+        """Whether all ranks do the same work, as far as is known: a step lasts as long as its last rank."""
+        ...
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the steps held."""
         ...

@@ -26,15 +26,16 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from detectors.changepoint.llr_cusum import Onset, locate_onset
 from detectors.peers.job_kind import FIXED_DISPERSION
 from detectors.peers.node_effects import MOST_OF_MACHINE
 from detectors.peers.peers import MIN_PEERS, PeerGroups, group_quantile
 from detectors.peers.ratios import Ratios
 from detectors.peers.shared_work import SharedWork
 from detectors.robust import nan_median, spread
-from detectors.straggler.candidate import Candidate
+from detectors.straggler.candidate import LONG_STEP, Candidate
 from detectors.straggler.core import Timing
-from detectors.straggler.onset_time import Dated
+from detectors.straggler.onset_time import Dated, date_onset
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -220,15 +221,26 @@ def _evidence(low: Floats, x: Floats, comparable: Bools, *, steady: bool) -> Flo
 
 
 def _candidate(ratios: Ratios, timing: Timing, rank: int, x: Floats) -> Candidate:
-    first = float(ratios.history.last("ts", len(x))[0, rank])
     own = x if timing == "compute" else np.expm1(x)
+    onset = _onset(ratios, rank, x)
+    first = float(ratios.history.last("ts", len(x))[0, rank])
+    since_first = Dated(min(ratios.started, first), ratios.first_ts, max(ratios.first_ts, first))
+    dated = date_onset(ratios, rank, onset, steps=len(x)) if onset.low else since_first
+    own = own[onset.index if onset.low else 0 :]
     return Candidate(
         timing=timing,
         rank=rank,
         lasting=True,
-        onset=Dated(min(ratios.started, first), ratios.first_ts, max(ratios.first_ts, first)),
+        onset=dated,
         x=own,
         effect=nan_median(own),
         sigma=float(spread(own[:, rank])),
         baseline=0,
     )
+
+
+def _onset(ratios: Ratios, rank: int, x: Floats) -> Onset:
+    """Return in which step a rank became slow, by the noise of the others; the first ones may not show it."""
+    work = nan_median(ratios.history.last("compute", len(x)), axis=1)
+    sigma = max(float(spread(np.delete(x, rank, axis=1).ravel())), _FLOOR)
+    return locate_onset(np.where(work <= LONG_STEP * nan_median(work), x[:, rank], np.nan), sigma)

@@ -130,6 +130,11 @@ class StragglerDetector:
         return self.ratios.asynchronous
 
     @property
+    def alike(self) -> bool:
+        """Whether all ranks do the same work, as far as is known."""
+        return self.ratios.groups.narrowest == self.ratios.ranks
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the steps held."""
         return self.ratios.history.nbytes

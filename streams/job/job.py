@@ -110,6 +110,7 @@ class Job:
         reached, numbered = self.aligner.last_step, self.aligner.window is None
         for vote in self._hang.look(self._view(self._core), event_time, reached, numbered=numbered):
             out.extend(self.open.suspicions.put(HANG, vote, at_once=True))
+            out.extend(self.open.suspicions.costing_nothing(event_time))
 
     def fit_roster(self, step: Step, out: Out) -> bool:
         """Make a core for a changed set of ranks and end the suspicions that end by that; return whether it
@@ -151,9 +152,11 @@ class Job:
             out += self._paces.step(view, at)
 
     def end(self, ts: float) -> list[Suspicion]:
-        """Take that the job has ended: what is wrong with it is over, what is with its machines is not."""
+        """Take that the job has ended: what is wrong with it is over, what is with its machines is not, but
+        costs nothing."""
         open_ = self.open.suspicions
-        return [s for key in open_ if not key[0].outlast_job for s in open_.clear(key, ts)]
+        over = [s for key in open_ if not key[0].outlast_job for s in open_.clear(key, ts)]
+        return over + open_.costing_nothing(ts)
 
     def restart(self, record: JobSteps) -> None:
         """Gather steps afresh for a new attempt, a resize or a roll-back; suspicions stay open."""

@@ -65,8 +65,8 @@ def dated(
         onset_hi=since,
         score=1.0,
         log_likelihood_ratio=_WEIGHT_STANDING,
-        gpus=len(view.roster),
-        ranks=len(view.roster),
+        gpus=view.gpus,
+        ranks=view.gpus,
         nodes=view.nodes,
         catalogue_id=catalogue_id,
     )

@@ -30,6 +30,11 @@ class JobView:
     late: frozenset[int] = frozenset()
     world_size: int = 0
 
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs the job has: where only some of its ranks log, the others wait with them."""
+        return max(len(self.roster), self.world_size)
+
     def standing(self, *aspects: Aspect) -> dict[Key, Suspicion]:
         """Return the open suspicions about some aspects."""
         return {key: self.open[key] for key in self.open if key[0] in aspects}
@@ -38,6 +43,14 @@ class JobView:
     def nodes(self) -> int:
         """Number of nodes the job runs on."""
         return len({self.identities[r].node for r in self.roster})
+
+    def machines(self) -> dict[str, frozenset[int]]:
+        """Return the ranks of each node that is known."""
+        ranks: dict[str, set[int]] = {}
+        for rank in self.roster:
+            if (node := self.node(rank)) is not None:
+                ranks.setdefault(node, set()).add(rank)
+        return {node: frozenset(own) for node, own in ranks.items()}
 
     def ranks_on_node(self, rank: int) -> int:
         """Number of the job's ranks on the node of ``rank``; 0 when the node is not known."""

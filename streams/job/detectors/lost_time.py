@@ -7,20 +7,28 @@ import msgspec
 import numpy as np
 
 from detectors.job.lost_time import LostTime, Slowdown
+from detectors.job.steps_taken import LAST_RANKS, LastRanks
 from detectors.robust import Floats, nan_median
 from slowrank.telemetry import Lost, Suspicion
-from streams.job.aspect import Aspect, Key
-from streams.job.detectors.slow_ranks import INTERMITTENT
+from streams.job.aspect import Key
+from streams.job.detectors.slow_ranks import COMPUTE, INTERMITTENT
 from streams.job.step_aligner import Step
 from streams.job.step_rows import SECONDS
 from streams.job.view import JobView
 
 _MEASURED = [SECONDS.index(name) for name in ("step", "checkpoint")]
-_COMPUTE = SECONDS.index("compute")
+_STEP, _COMPUTE, _WAIT = map(SECONDS.index, ("step", "compute", "wait"))
 
 # The work of a step is this quantile of its ranks' compute. Chosen: the median is a slow rank's where half of
 # the nodes become slow together, and then counts what is lost as work.
 _WORK_QUANTILE = 0.25
+
+# Waits are what ranks do not compute where, without them, ranks differ by as much as by their compute, up to
+# this factor. Chosen: far from both waits that are always 0 and waits for something else.
+_MIRRORED = 2.0
+
+# Ranks by which they are compared. Chosen: quartiles of 256 are known to a tenth of their distance.
+_SAMPLE = 256
 
 
 class JobCosts:
@@ -31,6 +39,8 @@ class JobCosts:
     def __init__(self) -> None:
         self.lost: LostTime[Key] = LostTime()
         self._open: set[Key] = set()
+        self._roster: tuple[int, ...] = ()
+        self._machines: dict[str, frozenset[int]] = {}
 
     def restart(self, *, new_run: bool) -> None:
         """Go on with the accounts: a restart does not mend what is slow."""
@@ -40,8 +50,11 @@ class JobCosts:
         seconds, checkpoint = nan_median(step.values[_MEASURED], axis=1).tolist()
         seconds -= checkpoint if checkpoint > 0 else 0.0
         # Where only some ranks log, all of the job waits with them.
-        gpus, in_step = max(len(view.roster), view.world_size), not view.core.asynchronous
-        self.lost.step(seconds, _work(step.values[_COMPUTE]), step.closed_at, gpus=gpus, in_step=in_step)
+        in_step, work = not view.core.asynchronous, _work(step.values[_COMPUTE])
+        last = _last_ranks(step) if view.core.alike and len(step.ranks) >= view.world_size else ()
+        self.lost.step(seconds, work, step.closed_at, gpus=view.gpus, in_step=in_step, last=last)
+        if view.roster is not self._roster:
+            self._roster, self._machines = view.roster, view.machines()
         return {}
 
     def stamped(self, key: Key, s: Suspicion) -> Suspicion:
@@ -53,10 +66,27 @@ class JobCosts:
             lost = Lost(gpu_seconds=round(self.lost.close(key, s.ts), 3), gpus=0.0)
             return msgspec.structs.replace(s, lost=lost)
         on_and_off = (INTERMITTENT, key[1]) in self._open
-        cost = self.lost.charge(key, _slowdown(key[0], s), s.ts, on_and_off=on_and_off)
+        cost = self.lost.charge(key, self._slowdown(key, s), s.ts, on_and_off=on_and_off)
         self._open.add(key)
         lost = Lost(gpu_seconds=round(cost.gpu_seconds, 3), gpus=round(cost.gpus, 4))
         return msgspec.structs.replace(s, lost=lost)
+
+    def _slowdown(self, key: Key, s: Suspicion) -> Slowdown:
+        aspect, rank = key
+        # What is seen from the first step on has no past.
+        began = s.family != "timing" or any(e.change_at is not None for e in s.evidence)
+        computes = aspect in (COMPUTE, INTERMITTENT)
+        return Slowdown(
+            onset=s.onset,
+            onset_lo=s.onset_lo,
+            ratio=s.slowdown_ratio or 1.0,
+            job_ratio=s.job_slowdown_ratio or 1.0,
+            of_rank=aspect.cost == "rank",
+            changed=aspect.cost != "even" and began,
+            believed=s.overwhelming,
+            rank=rank if computes else None,
+            with_it=self._machines.get(s.subject.node or "", frozenset()) if computes else frozenset(),
+        )
 
 
 def _work(compute: Floats) -> float:
@@ -65,15 +95,27 @@ def _work(compute: Floats) -> float:
     return float(np.quantile(known, _WORK_QUANTILE)) if known.size else math.nan
 
 
-def _slowdown(aspect: Aspect, s: Suspicion) -> Slowdown:
-    # What is seen from the first step on has no past.
-    began = s.family != "timing" or any(e.change_at is not None for e in s.evidence)
-    return Slowdown(
-        onset=s.onset,
-        onset_lo=s.onset_lo,
-        ratio=s.slowdown_ratio or 1.0,
-        job_ratio=s.job_slowdown_ratio or 1.0,
-        of_rank=aspect.cost == "rank",
-        changed=aspect.cost != "even" and began,
-        believed=s.overwhelming,
-    )
+def _last_ranks(step: Step) -> LastRanks:
+    """Return the last ranks to finish a step with what they took themselves, the last one first.
+
+    That is all but their waits where these are told, else their compute. Empty where that does not show.
+    """
+    compute, own = step.values[_COMPUTE], step.values[_STEP] - step.values[_WAIT]
+    usual, apart = _spread(compute), _spread(own)
+    # All alike, or one is not known.
+    if not usual > 0.0:
+        return ()
+    if not usual <= _MIRRORED * apart <= _MIRRORED**2 * usual:
+        own = compute
+    n = min(LAST_RANKS, len(own))
+    last = np.argpartition(own, -n)[-n:]
+    last = last[np.argsort(-own[last])]
+    return tuple(zip(step.ranks[last].tolist(), own[last].tolist(), strict=True))
+
+
+def _spread(seconds: Floats) -> float:
+    """Return the distance of the quartiles, by a sample of many ranks; NaN where a value is."""
+    some = seconds[:: max(1, len(seconds) // _SAMPLE)]
+    quarters = [len(some) // 4, (3 * len(some) - 1) // 4]
+    low, high = np.partition(some, quarters)[quarters].tolist()
+    return math.nan if math.isnan(seconds.sum()) else high - low

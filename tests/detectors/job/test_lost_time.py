@@ -1,8 +1,10 @@
 """What slow steps cost, step by step."""
 
+import numpy as np
 import pytest
 
 from detectors.job.lost_time import LostTime, Slowdown
+from detectors.job.steps_taken import KEPT_STEPS, LAST_RANKS, StepsTaken, Taken
 
 STEP, GPUS = 2.0, 128
 
@@ -45,3 +47,95 @@ def test_what_was_lost_is_not_won_back_by_steps_that_scatter():
             told.append(lost.charge("rank", slow, ts).gpu_seconds)
     assert told == sorted(told)
     assert told[-1] == pytest.approx(5 * 0.3 * STEP * GPUS)
+
+
+def slowdown(rank, onset, *, ratio=1.05, changed=True, with_it=()):
+    return Slowdown(
+        onset=onset,
+        onset_lo=onset,
+        ratio=ratio,
+        job_ratio=ratio,
+        of_rank=True,
+        changed=changed,
+        believed=True,
+        rank=rank,
+        with_it=frozenset(with_it),
+    )
+
+
+def ranks_that_pause(steps, slow, *, ranks=256, seed=0):
+    """Own seconds [steps, ranks] of ranks that scatter by 1 % and pause now and then, and the same with rank
+    0 slower by 5 % in the steps ``slow``."""
+    rng = np.random.default_rng(seed)
+    healthy = rng.lognormal(0.0, 0.01, (steps, ranks))
+    healthy += (rng.random((steps, ranks)) < 1 / 200) * rng.exponential(0.3, (steps, ranks))
+    faulty = healthy.copy()
+    faulty[slow, 0] *= 1.05
+    return healthy, faulty
+
+
+def last_of(own):
+    return tuple((int(rank), float(own[rank])) for rank in np.argsort(-own)[:LAST_RANKS])
+
+
+@pytest.mark.parametrize("changed", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_slow_rank_costs_what_it_is_later_than_the_last_of_the_others(seed, changed):
+    """In a large job others pause in most steps, in which a rank slower by 5 % delays nobody: it costs what
+    the same steps took less without it, whether the job's own past is known or not. Dated 20 steps too early
+    it costs no more."""
+    healthy, faulty = ranks_that_pause(300, slice(120, None), seed=seed)
+    true = GPUS * float((faulty.max(axis=1) - healthy.max(axis=1)).sum())
+    lost, ts = LostTime[str](), 0.0
+    for number, own in enumerate(faulty):
+        ts += own.max()
+        lost.step(own.max(), 1.0, ts, gpus=GPUS, in_step=True, last=last_of(own))
+        if number == 100:
+            dated = ts
+        if number >= 140 and number % 20 == 0:
+            cost = lost.charge("rank", slowdown(0, dated, changed=changed), ts)
+    assert lost.close("rank", ts) == pytest.approx(true, rel=0.1)
+    assert 0.0 < cost.gpu_seconds < GPUS * 0.05 * 180 / 2
+
+
+def test_ranks_of_a_machine_that_are_found_one_after_the_other_cost_their_job_once():
+    """Eight ranks slower by a half, of which each is found some steps after the one before, are 180 slow
+    steps of the job; so they are where the machine is not known and the first ones hide each other."""
+    for machine in (range(8), ()):
+        lost, ts = LostTime[int](), 0.0
+        for number in range(300):
+            own = np.where((np.arange(16) < 8) & (number >= 120), 1.5, 1.0) + 1e-3 * np.arange(16)
+            ts += own.max()
+            lost.step(own.max(), 1.0, ts, gpus=GPUS, in_step=True, last=last_of(own))
+            for rank in range(8):
+                if number == 130 + 5 * rank:
+                    lost.charge(rank, slowdown(rank, 136.0, ratio=1.5, with_it=machine), ts)
+        total = sum(lost.close(rank, ts) for rank in range(8))
+        assert total == pytest.approx(180 * GPUS * 0.5, rel=0.03)
+
+
+def test_steps_that_are_slower_than_the_rank_is_late_decide():
+    """The others wait for the rank while they compute, so that all of them seem to be as late as it is."""
+    lost, ts = LostTime[str](), 0.0
+    for number in range(200):
+        ts += 1.3 if number >= 100 else 1.0
+        own = np.full(16, 1.3 if number >= 100 else 1.0)
+        lost.step(own.max(), 1.0, ts, gpus=GPUS, in_step=True, last=last_of(own))
+        if number == 110:
+            lost.charge("rank", slowdown(0, 100.0, ratio=1.3), ts)
+    assert lost.close("rank", ts) == pytest.approx(100 * 0.3 * GPUS)
+
+
+def test_kept_steps_come_back_as_they_were():
+    """The last ranks too, where they are known; older steps are let go."""
+    kept = StepsTaken()
+    steps = [
+        Taken(float(n), 1.5, 1.0, 8, 0.25, ((n, 1.5), (n + 1, 1.25)) if n % 2 else ()) for n in range(1000)
+    ]
+    for step in steps:
+        kept.append(step)
+    assert KEPT_STEPS <= len(kept) < 2 * KEPT_STEPS
+    assert kept.last(KEPT_STEPS) == steps[-KEPT_STEPS:]
+    assert kept.since(989.5) == 10
+    assert kept.take(10) == steps[-10:]
+    assert kept.last(5) == steps[-15:-10]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.detection.step_jobs import records, synchronous
-from slowrank.telemetry import Suspicion
+from slowrank.telemetry import Lost, NodeEvent, Suspicion
 from slowrank.telemetry.json_rows import rows, steps_record
 from streams.job.config import JobStageConfig
+from streams.node.events.job_events import end_of
 from tests.streams.job.job_tables import (
     SuspectingStage,
     believed,
@@ -275,3 +276,68 @@ def test_a_position_with_more_work_hides_no_slow_rank(dimension, start):
     assert believed(run(synchronous(work, overhead=0.1, coords=coords))) == {}
     work[120:, [14, 21]] *= 1.2
     assert set(believed(run(synchronous(work, overhead=0.1, coords=coords)))) == {14, 21}
+
+
+@pytest.mark.parametrize("first", [5, 9, 14, 20])
+@pytest.mark.parametrize("factor", [1.06, 1.2, 1.6])
+def test_a_fault_in_the_first_steps_is_dated_to_its_own_first_step(first, factor):
+    """Warm-up is not judged, yet it shows that the rank was as quick as the others before."""
+    work = healthy()
+    work[first:, 11] *= factor
+    table = dataclasses.replace(synchronous(work, overhead=0.1), numbers=np.arange(len(work)))
+    suspicion = believed(run(table))[11]
+    assert abs(steps_between(table, table.ts[first], suspicion.onset)) <= 1
+    assert suspicion.onset_lo <= table.ts[first] <= suspicion.onset_hi
+
+
+@pytest.mark.parametrize("factor", [1.06, 1.6])
+def test_first_steps_that_compile_do_not_hide_since_when_a_rank_is_slow(factor):
+    """All ranks take as long in them: the rank has been slow from the first step on for all that shows."""
+    work = healthy()
+    work[:, 11] *= factor
+    work[:3] = 8.0
+    table = dataclasses.replace(synchronous(work), numbers=np.arange(len(work)))
+    assert believed(run(table))[11].onset == table.ts[0]
+
+
+def test_all_of_a_job_waits_where_only_some_ranks_log():
+    """16 ranks log of 64: the others wait with them."""
+    work = healthy()
+    work[90:, 11] *= 1.3
+    found = run(dataclasses.replace(synchronous(work), world_size=64))
+    assert {(s.ranks, s.gpus) for s in found} == {(64, 64)}
+
+
+@pytest.mark.parametrize("why", ["stop", "end"])
+def test_a_job_without_steps_loses_nothing_by_slow_ones(why):
+    """A rank is slow when its job stops, or ends: the rank costs nothing more at present, and goes on to cost
+    with the next slow steps."""
+    work = healthy(steps=400)
+    work[90:, 11] *= 1.3
+    before, after = (list(records(part)) for part in parted(synchronous(work), 200))
+    stage = SuspectingStage()
+    slow = [s for record in before for s in stage.process(record)][-1].lost
+    assert slow is not None
+    assert slow.gpus > 3.0
+    at = before[-1].ts + 500.0
+    ended = NodeEvent(
+        cluster="bench", node="n", ts=at, source="job", code="job.end", subject={"job_id": "job"}
+    )
+    end = end_of(ended)
+    assert end is not None
+    (still,) = [s for s in (stage.tick(at) if why == "stop" else stage.process(end)) if s.subject.rank == 11]
+    assert (still.state, still.lost) == ("update", Lost(gpu_seconds=slow.gpu_seconds, gpus=0.0))
+    if why == "stop":
+        moved = [s for record in after for s in stage.process(record) if s.subject.rank == 11][-1].lost
+        assert moved is not None
+        assert moved.gpus > 3.0
+
+
+def parted(table, step):
+    """The table up to a step, and the rest of it 1,000 seconds later."""
+    names = [f.name for f in dataclasses.fields(table) if isinstance(getattr(table, f.name), np.ndarray)]
+    first, rest = (
+        dataclasses.replace(table, **{n: getattr(table, n)[part] for n in names})
+        for part in (slice(step), slice(step, None))
+    )
+    return first, dataclasses.replace(rest, ts=rest.ts + 1000.0)

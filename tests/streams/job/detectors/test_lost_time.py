@@ -5,10 +5,11 @@ import pytest
 
 from detectors.job.lost_time import LostTime, Slowdown
 from detectors.straggler.step_detector import StragglerDetector
-from slowrank.telemetry import Evidence, Subject, Suspicion
+from slowrank.telemetry import UNKNOWN_NODE, Evidence, Subject, Suspicion
 from streams.job.detectors.lost_time import JobCosts
 from streams.job.detectors.slow_ranks import COMPUTE
 from streams.job.step_aligner import Step
+from streams.job.step_rows import Identity
 from streams.job.view import JobView
 from streams.open_suspicions import OpenSuspicions
 
@@ -61,7 +62,7 @@ def charged(made, raised, *, at=150, world_size=0):
         job_id="job",
         attempt=0,
         roster=tuple(range(RANKS)),
-        identities={},
+        identities=dict.fromkeys(range(RANKS), Identity(UNKNOWN_NODE, None, None, (), "")),
         core=StragglerDetector(RANKS, None),
         open=OpenSuspicions(30.0),
         world_size=world_size,
@@ -175,3 +176,39 @@ def test_work_that_grows_by_plan_is_no_loss():
         for s in steps([2.0] * 100, compute=1.8)
     ]
     assert charged(made, {0: 1.5}) == [pytest.approx(0.0, abs=1e-6)]
+
+
+@pytest.mark.parametrize("waits", ["told", "always 0", "not told"])
+def test_steps_in_which_another_rank_pauses_are_not_charged_to_a_slow_one(waits):
+    """Other ranks pause by 30 % in every second step, outside of their compute. Waits show that nobody waits
+    for the slow rank then; without them its compute has to do, which says that somebody may."""
+    rng, ranks = np.random.default_rng(1), 32
+    lost, ts = JobCosts(), 0.0
+    view = JobView(
+        cluster="c",
+        job_id="job",
+        attempt=0,
+        roster=tuple(range(ranks)),
+        identities=dict.fromkeys(range(ranks), Identity(UNKNOWN_NODE, None, None, (), "")),
+        core=StragglerDetector(ranks, None),
+        open=OpenSuspicions(30.0),
+    )
+    for number in range(300):
+        compute = rng.lognormal(0.0, 0.001, ranks)
+        compute[0] *= 1.1 if number >= 100 else 1.0
+        own = compute.copy()
+        own[1 + number % 31] += 0.3 * (number % 2)
+        values = np.full((10, ranks), np.nan)
+        values[0], values[1] = own.max() + 0.2, compute
+        if waits != "not told":
+            values[2] = own.max() - own if waits == "told" else 0.0
+        ts += own.max() + 0.2
+        lost.step(view, Step(number, frozenset(range(ranks)), np.arange(ranks), np.full(ranks, ts), values))
+        if number == 99:
+            onset = ts
+        if number == 120:
+            lost.stamped((COMPUTE, 0), suspicion(0, onset, ts, ratio=1.1))
+    cost = lost.stamped((COMPUTE, 0), suspicion(0, onset, ts, state="clear")).lost
+    slow_steps = 100 if waits == "told" else 200
+    assert cost is not None
+    assert cost.gpu_seconds == pytest.approx(ranks * 0.1 * slow_steps, rel=0.05)

@@ -54,7 +54,7 @@ class OpenSuspicions(Generic[K]):
 
     def put(self, key: K, suspicion: Suspicion, *, at_once: bool = False) -> list[Suspicion]:
         """Raise a new suspicion; update an open one when due, or ``at_once``, as when it has become
-        overwhelming.
+        overwhelming or something else explains it.
 
         An update keeps the onset of what was raised, and thereby its identity, and stays overwhelming.
         """
@@ -63,7 +63,8 @@ class OpenSuspicions(Generic[K]):
             self._open[key] = self._stamp(key, suspicion)
             return [self._open[key]]
         escalates = suspicion.overwhelming and not last.overwhelming
-        if not (at_once or escalates or self.is_due(key, suspicion.ts)):
+        explained = bool(suspicion.hypotheses.keys() - last.hypotheses.keys())
+        if not (at_once or escalates or explained or self.is_due(key, suspicion.ts)):
             return []
         update = msgspec.structs.replace(
             suspicion,

@@ -11,7 +11,9 @@ from alerts.cases.lifecycle import Event, transition
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.kind import Standing
+from alerts.kinds import kind_of
 from alerts.reasoning.corroborate import at_work_from
+from alerts.reasoning.fusion import cause
 
 # What jobs declare and idle machines show has no finding that a relapse could reopen; where nothing else is
 # known of the job it is kept for so long. Chosen: longer than onsets are dated back, to a planned change.
@@ -30,7 +32,10 @@ def deadline_of(scope: Scope, case: Case, config: FindingConfig) -> float:
         # Its trace may be all that it shows until it is repaired.
         return max(c.last_seen_at for c in (case, *left)) + config.open_expires_after_seconds
     if case.cleared_at is not None:
-        return max(c.cleared_at or 0.0 for c in (case, *left)) + config.resolve_after_seconds
+        # No machine is watched for a relapse where the work was why.
+        excused = kind_of(cause(case.kind, case.suspicions()).hypothesis).uneven and not case.rule.no_culprit
+        hold = 0.0 if excused else config.resolve_after_seconds
+        return max(c.cleared_at or 0.0 for c in (case, *left)) + hold
     if case.status == "suspected" and explaining_key(scope, case, config) is None:
         return min(
             case.last_seen_at + config.suspected_expires_after_seconds, held_until(scope, case, config)

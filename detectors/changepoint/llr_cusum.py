@@ -143,8 +143,12 @@ class LlrCusumBank:
 
     def sharp(self, sigma: Floats) -> Floats:
         """The largest evidence [ranks] over effects far above the noise: one healthy step takes it back."""
-        sharp: Floats = np.where(self._delta >= _SHARP_SIGMAS * sigma, self.levels, 0.0).max(axis=0)
-        return sharp
+        return self.of_effects(_SHARP_SIGMAS * sigma)
+
+    def of_effects(self, least: Floats) -> Floats:
+        """The largest evidence [ranks] over effects of at least ``least`` (log ratios, [ranks])."""
+        largest: Floats = np.where(self._delta >= least, self.levels, 0.0).max(axis=0)
+        return largest
 
     def age_of(self, rank: int) -> int:
         """Steps since the strongest accumulator of ``rank`` left zero."""

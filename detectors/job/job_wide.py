@@ -1,5 +1,6 @@
 """Watches a job for slowness that no rank causes: since when it shows, and when it is gone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.job.imbalance import (
+    MIN_JOB_SLOWDOWN,
     MIN_STAGE_RATIO,
+    slowdown,
     stage_imbalance,
     stage_ratio,
     workload_imbalance,
@@ -16,15 +19,15 @@ from detectors.job.shared_wait import SharedWait, SharedWaitWatch, Wait
 from detectors.peers.job_kind import VARIABLE_DISPERSION, classify
 from detectors.peers.peers import PeerGroups
 from detectors.peers.ratios import Ratios
-from detectors.robust import nan_median
+from detectors.robust import nan_max, nan_median
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
-Slowness = Literal["stage", "position", "workload", "input", "unmeasured"]
-"""More work in one stage, or since some step at one position of the layers; work that differs by chance; or a
-wait of all ranks."""
+Slowness = Literal["stage", "position", "workload", "wandering", "input", "unmeasured"]
+"""More work in one stage, or since some step at one position of the layers; work that differs by chance, from
+step to step or for some steps at one rank after the other (wandering); or a wait of all ranks."""
 
 # Steps slowness must have lasted, and between two looks at it. Chosen: what lasts may be found five steps
 # late, for a fifth of the cost.
@@ -39,7 +42,14 @@ _WORKLOAD_STEPS = (30, 50)
 
 # How often in a row it must not show to be gone. Chosen: for about as long as it takes to show, 20 to 40
 # steps.
-_LOOKS_GONE: dict[Slowness, int] = {"stage": 4, "position": 4, "workload": 8, "input": 4, "unmeasured": 4}
+_LOOKS_GONE: dict[Slowness, int] = {
+    "stage": 4,
+    "position": 4,
+    "workload": 8,
+    "wandering": 4,
+    "input": 4,
+    "unmeasured": 4,
+}
 
 # Chosen: a position that is half as slow in the latest step as one that is reported is looked at.
 _HINT = 1.05
@@ -62,7 +72,8 @@ class SlowStage:
 @dataclass(frozen=True, slots=True)
 class JobSlowness:
     """Slowness of a job as a whole: the job's ``slowdown``, the ``stage`` or position that has more work, the
-    ``wait`` where all ranks wait longer, the ``dispersion`` of the work (relative sd over ranks) otherwise.
+    ``wait`` where all ranks wait longer, how many ranks wandering work has ``visited``, the ``dispersion`` of
+    the work (relative sd over ranks) otherwise.
 
     The first of the steps that show it ran from ``onset_lo`` to ``onset``, in event time.
     """
@@ -74,6 +85,7 @@ class JobSlowness:
     stage: SlowStage | None = None
     wait: SharedWait | None = None
     dispersion: float = float("nan")
+    visited: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +106,11 @@ class JobWideWatch:
             wait: SharedWaitWatch(wait, capacity) for wait in ("input", "unmeasured")
         }
 
-    def look(self, ratios: Ratios, slow: Bools, suspected: Bools) -> JobWide:
+    def look(self, ratios: Ratios, slow: Bools, suspected: Bools, *, visited: Sequence[int] = ()) -> JobWide:
         """Take the step that ``ratios`` took last; return what is slow in the job as a whole.
 
-        ``slow`` [ranks] are slow by themselves and left out; ``suspected`` became slow, be it with others.
+        ``slow`` [ranks] are slow by themselves and left out; ``suspected`` became slow, be it with others;
+        ``visited`` are those that wandering work has made slow.
         """
         for watch in self._waits.values():
             watch.update(ratios)
@@ -107,6 +120,7 @@ class JobWideWatch:
             return JobWide()
         looks: dict[Slowness, JobSlowness | None] = {"stage": _stage(ratios, slow)}
         looks["position"] = None
+        looks["wandering"] = _wandering(ratios, slow, visited) if len(visited) else None
         if (suspected & ~slow).any():
             looks["position"] = _slow_position(ratios, slow, before=self._position)
         for wait, watch in self._waits.items():
@@ -191,16 +205,34 @@ def _workload(ratios: Ratios) -> JobSlowness | None:
     if classify(ratios.raw_role(n)).kind != "variable":
         return None
     seconds, step = ratios.history.last("compute", n), nan_median(ratios.history.last("step", n), axis=1)
-    slowdown = workload_imbalance(step, seconds, ratios.raw_role(n))
-    if slowdown is None:
+    costs = workload_imbalance(step, seconds, ratios.raw_role(n))
+    if costs is None:
         return None
     spread = 1.4826 * nan_median(np.abs(ratios.raw_role(ratios.settled)), axis=1)
     return JobSlowness(
         "workload",
-        slowdown,
+        costs,
         *_since(ratios, spread > VARIABLE_DISPERSION / 2),
         dispersion=ratios.kind.dispersion,
     )
+
+
+def _wandering(ratios: Ratios, slow: Bools, visited: Sequence[int]) -> JobSlowness | None:
+    """Return what the job loses to work that makes one rank after the other slow: in each step what the
+    slowest of those ``visited`` takes longer than its peers, on average over the steps held."""
+    ranks = [rank for rank in visited if not slow[rank]]
+    if not ranks:
+        return None
+    seconds, x = (ratios.history.last(series, ratios.settled)[:, ranks] for series in ("compute", "x"))
+    step = nan_median(ratios.history.last("step", ratios.settled), axis=1)
+    lost = nan_max(seconds * -np.expm1(-x), axis=1)
+    high = lost >= (MIN_JOB_SLOWDOWN - 1.0) * step
+    if not high.any():
+        return None
+    first = int(np.flatnonzero(high)[0])
+    ratio = float(slowdown(np.nansum(step[first:]), np.nansum(lost[first:][high[first:]])))
+    end, took = (float(nan_median(ratios.history.last(s, len(high))[first])) for s in ("ts", "step"))
+    return JobSlowness("wandering", ratio, end - took, end, visited=len(visited))
 
 
 def _waiting(ratios: Ratios, wait: Wait, watch: SharedWaitWatch) -> JobSlowness | None:

@@ -154,12 +154,14 @@ class Explanation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """What one step gave rise to: ranks newly ``slow``, ranks slow on and off (``intermittent``, repeated
-    while so), slowness that has ended (``recovered``: timing and rank), what is unequal in the job as a
-    whole, and whether its ``network`` became slow or recovered."""
+    while so), slowness that has ended (``recovered``: timing and rank), ranks whose slowness in compute has
+    turned out to be work that wanders (``excused``, in the next step recovered), what is unequal in the job
+    as a whole, and whether its ``network`` became slow or recovered."""
 
     slow: tuple[SlowRank, ...] = ()
     intermittent: tuple[SlowRank, ...] = ()
     recovered: tuple[tuple[Timing, int], ...] = ()
+    excused: tuple[int, ...] = ()
     job_wide: JobWide = field(default_factory=JobWide)
     network: SlowNetwork | None = None
     network_recovered: bool = False

@@ -8,8 +8,9 @@ Per rank, over the last 200 steps, a rise is counted when
 * the sharp evidence (effects of at least four sigmas, which healthy steps take back) passes h/2, which
   two neighbouring slow steps do and one does not, after it was taken back altogether: about h/2 it goes up
   and down while the rank is slow by less; or
-* a single far step (above four sigmas, not following another) is at least the eleventh of 60, at a rank that
-  had at most one in as many steps before, while the median rank has at most one.
+* single far steps (above four sigmas, not following another) are more than healthy ranks have by chance: with
+  n the upper quartile over the ranks of how many each had, at least half a one, a healthy rank has no more
+  than a Poisson variable of mean n. A rank is calm that had at most one in 60 steps before.
 
 Three rises make a suspicion, four need no second kind of evidence; more where the job's healthy ranks rise
 often (``suspects``). Arrays are [window, ranks] and [ranks],
@@ -40,31 +41,33 @@ SUSPECT = 3
 CERTAIN = 4
 
 
-# Far steps among so many of the last ones, for single ones to count. Chosen: more than a sixth, which a fault
-# in every fifth step reaches; collections and hiccups are rarer by far.
-_LATELY = 60
-_OFTEN = 11
-
 # Chosen: a window in a thousand, over all ranks.
 _CHANCE = 1e-3
 
-# Far steps among as many up to which a rank counts as calm. Chosen: one by chance; what one rank logs or
-# saves for all is there from the start.
+# Far steps among so many up to which a rank counts as calm. Chosen: one by chance, and so many steps that
+# what is beyond chance shows twice in them; what one rank logs or saves for all is there from the start.
+_LATELY = 60
 _CALM = 1
+
+# Far steps of a usual rank that are expected at least. Chosen: half a one, as of a rank that had none
+# (Jeffreys' estimate).
+_FEWEST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Intermittence:
-    """The excursions of one rank: how many, how far back the first was (steps), and the share of steps
-    in them.
+    """The excursions of one rank: how many, how far back the first was (steps), the share of steps in them,
+    whether they are ``single`` steps, and whether the rank was ``calm`` once.
     """
 
     count: int
     age: int
     share: float
+    single: bool
+    calm: bool
 
 
-def _beyond_chance(mean: float, chance: float) -> int:
+def beyond_chance(mean: float, chance: float) -> int:
     """Return the least number that a Poisson variable of this ``mean`` reaches with less than ``chance``."""
     number, term, below = 0, math.exp(-mean), 0.0
     while 1.0 - below >= chance:
@@ -87,6 +90,9 @@ class IntermittenceCounter:
         self._steps = 0
         self._lately = np.zeros(ranks, dtype=np.int64)
         self._was_calm = np.zeros(ranks, dtype=bool)
+        self._rises = np.zeros(ranks, dtype=np.int64)
+        self._singles = np.zeros(ranks, dtype=np.int64)
+        self._often = np.zeros(ranks, dtype=bool)
         self.count = np.zeros(ranks, dtype=np.int64)
 
     def update(self, high: Bools, far: Bools, *, read: Bools, gone: Bools | None = None) -> None:
@@ -100,15 +106,22 @@ class IntermittenceCounter:
         self._was_far = np.where(read, far, self._was_far)
         self._lately += single.astype(np.int64) - self._single[slot - _LATELY]
         self._was_calm |= read & (self._steps >= _LATELY) & (self._lately <= _CALM)
-        # Where most ranks have them, they are the work's.
-        single_counts = single & self._was_calm & (self._lately >= _OFTEN)
-        if single_counts.any() and np.sort(self._lately)[(self._lately.size - 1) // 2] > _CALM:
-            single_counts = np.zeros_like(single)
-        rose = (high & self._is_over) | single_counts
+        rose = high & self._is_over
         self._is_over = (~high if gone is None else gone) | (self._is_over & ~high)
-        self.count += rose.astype(np.int64) - self._rose[slot]
-        self._rose[slot], self._high[slot], self._single[slot] = rose, high | single_counts, single
+        self._rises += rose.astype(np.int64) - self._rose[slot]
+        self._singles += single.astype(np.int64) - self._single[slot]
+        self._rose[slot], self._high[slot], self._single[slot] = rose, high, single
         self._steps += 1
+        self._often = self._singles >= self._beyond_usual()
+        self.count = np.where(self._often, np.maximum(self._rises, self._singles), self._rises)
+
+    def _beyond_usual(self) -> int:
+        """Return how many single far steps healthy ranks do not have by chance."""
+        least = beyond_chance(_FEWEST, _CHANCE / self.count.size)
+        if self._singles.max() < least:
+            return least
+        usual = np.partition(self._singles, place := max(3 * self.count.size // 4 - 1, 0))[place]
+        return beyond_chance(max(float(usual), _FEWEST), _CHANCE / self.count.size)
 
     @property
     def suspects(self) -> Bools:
@@ -124,13 +137,17 @@ class IntermittenceCounter:
             return often
         healthy = self.count[~often]
         usual = (float(healthy.sum()) + 0.5) / max(healthy.size, 1)
-        suspects: Bools = self.count >= max(SUSPECT, _beyond_chance(usual, _CHANCE / self.count.size))
+        suspects: Bools = self.count >= max(SUSPECT, beyond_chance(usual, _CHANCE / self.count.size))
         return suspects
 
     def of(self, rank: int) -> Intermittence:
         """Return the excursions of one rank."""
         order = np.arange(self._steps - min(self._steps, WINDOW), self._steps) % WINDOW
-        rose = np.flatnonzero(self._rose[order, rank])
-        age = len(order) - int(rose[0]) if rose.size else 0
-        share = float(self._high[order, rank][-age:].mean()) if age else 0.0
-        return Intermittence(int(self.count[rank]), age, share)
+        rose, high = self._rose[order, rank], self._high[order, rank]
+        single = bool(self._often[rank])
+        if single:
+            rose, high = rose | self._single[order, rank], high | self._single[order, rank]
+        first = np.flatnonzero(rose)
+        age = len(order) - int(first[0]) if first.size else 0
+        share = float(high[-age:].mean()) if age else 0.0
+        return Intermittence(int(self.count[rank]), age, share, single, bool(self._was_calm[rank]))

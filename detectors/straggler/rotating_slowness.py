@@ -4,17 +4,22 @@ Sees what neither ``spike_rate`` nor ``intermittence`` can: that one rank is slo
 that each would pass for a fault.
 
 A hot expert or a long shard makes one rank after the other slow for a while (a spell). One spell looks like a
-fault that passed. After spells of ``ROUND`` different ranks within ``WINDOW`` steps, a rank has to be slow
-for ``TIMES_LONGEST`` times the longest spell of the others before it is reported.
+fault that passed. Spells are of one cause where they begin together, as on a machine, or are of one rank. A
+rank beside which, within ``WINDOW`` steps, spells of ``ROUND`` - 1 other causes have ended is the next in a
+rotation: it has to be slow for ``TIMES_LONGEST`` times the longest of them to be reported, unless it is slow
+more often than each rank is by chance (a Poisson variable of the mean number of the others' spells).
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-Bools = npt.NDArray[np.bool_]
+from detectors.straggler.intermittence import SUSPECT, beyond_chance
+
+Floats = npt.NDArray[np.float64]
 
 # Chosen: steps for which a spell that has ended counts.
 WINDOW = 500
@@ -22,49 +27,119 @@ WINDOW = 500
 # Chosen: steps up to which it is a spell; a rank slow for longer had a fault.
 SHORT = 50
 
-# Chosen: so many different ranks whose spells have ended are a rotation; two may be two faults.
+# Chosen: so many different causes, one after the other, are a rotation; two may be two faults.
 ROUND = 3
 
 # Chosen: slowness of so many times the longest spell of the others is no spell.
 TIMES_LONGEST = 2
 
+# Chosen: steps in a row in which a rank is not slow, for its spell to have ended: as many as show one.
+OVER = 3
+
+# Chosen, of what a rank was slow by when its spell was found: from here on it still is (``gates``).
+_STILL = 0.5
+
+# Chosen: steps between the first steps of spells that have one cause, as they are dated.
+_TOGETHER = 5
+
+# Chosen: a rank in a thousand windows, over all ranks (``intermittence``).
+_CHANCE = 1e-3
+
 
 @dataclass(frozen=True, slots=True)
 class _Spell:
     rank: int
+    began: int
     ended: int
-    steps: int
+
+    @property
+    def steps(self) -> int:
+        return self.ended - self.began
+
+
+@dataclass(slots=True)
+class _Standing:
+    """A spell that has not ended: by ``least`` or more the rank still is slow, ``over`` steps it was not."""
+
+    began: int
+    least: float
+    lasting: bool
+    over: int = 0
 
 
 class RotatingSlowness:
-    """Follows the ranks of a job that look slow, step by step."""
+    """Follows those of a job's ``ranks`` that look slow, step by step."""
 
-    def __init__(self) -> None:
-        self._began: dict[int, int] = {}
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._standing: dict[int, _Standing] = {}
         self._ended: deque[_Spell] = deque()
 
-    def begin(self, rank: int, *, step: int) -> None:
-        """Take a rank that looks slow since ``step``."""
-        self._began.setdefault(rank, step)
+    def begin(self, rank: int, *, step: int, size: float, lasting: bool = False) -> None:
+        """Take a rank that looks slow since ``step`` by ``size`` (log ratio), against its past or, if
+        ``lasting``, its peers alone."""
+        self._standing.setdefault(rank, _Standing(step, _STILL * size, lasting))
 
-    def update(self, step: int, *, slow: Bools) -> None:
-        """Take a step: which ranks [ranks] have any evidence against them."""
-        for rank in [rank for rank in self._began if not slow[rank]]:
-            lasted = step - self._began.pop(rank)
-            if lasted <= SHORT:
-                self._ended.append(_Spell(rank, step, lasted))
+    def update(self, step: int, *, change: Floats, lasting: Floats) -> None:
+        """Take a step: log ratios less what is usual (``change``) and as they are, [ranks]."""
+        for rank, spell in list(self._standing.items()):
+            ratio = (lasting if spell.lasting else change)[rank]
+            # A step that was not read shows neither.
+            if ratio < spell.least:
+                spell.over += 1
+            elif ratio >= spell.least:
+                spell.over = 0
+            if spell.over >= OVER:
+                del self._standing[rank]
+                ended = _Spell(rank, spell.began, step - OVER + 1)
+                if ended.steps <= SHORT:
+                    self._ended.append(ended)
         while self._ended and self._ended[0].ended < step - WINDOW:
             self._ended.popleft()
 
+    @property
+    def visited(self) -> list[int]:
+        """The ranks whose spells are a rotation; empty while there is none."""
+        causes = _causes(self._ended)
+        return sorted({s.rank for s in self._ended}) if len(causes) >= ROUND else []
+
     def outlasts(self, rank: int, *, step: int) -> bool:
         """Whether ``rank`` was or is slow for longer than a spell; True for one never seen."""
-        if rank in self._began:
-            return step - self._began[rank] > SHORT
+        if rank in self._standing:
+            return step - self._standing[rank].began > SHORT
         return all(spell.rank != rank for spell in self._ended)
 
     def patience(self, rank: int) -> int:
         """Return for how many steps ``rank`` has to be slow to be more than one more spell; mostly 0."""
-        others = [spell for spell in self._ended if spell.rank != rank]
-        if len({spell.rank for spell in others}) < ROUND:
+        foreign = [cause for cause in _causes(self._ended) if all(spell.rank != rank for spell in cause)]
+        if len(foreign) < ROUND - 1:
             return 0
-        return TIMES_LONGEST * max(spell.steps for spell in others)
+        own = sum(spell.rank == rank for spell in self._ended)
+        usual = (len(self._ended) - own + 0.5) / (self._ranks - 1)
+        if own >= max(SUSPECT, beyond_chance(usual, _CHANCE / self._ranks)):
+            return 0
+        return TIMES_LONGEST * max(spell.steps for cause in foreign for spell in cause)
+
+    def excuses(self, rank: int) -> bool:
+        """Return whether ``rank`` was slow for a spell of a rotation, which has ended."""
+        if rank in self._standing or all(spell.rank != rank for spell in self._ended):
+            return False
+        return self.patience(rank) > 0
+
+
+def _causes(spells: Iterable[_Spell]) -> list[list[_Spell]]:
+    """Return the spells of each cause: those that began together, unless most of their ranks had one before,
+    as those of a machine that is slow again and again."""
+    causes: list[list[_Spell]] = []
+    for spell in sorted(spells, key=lambda spell: (spell.began, spell.rank)):
+        if causes and spell.began - causes[-1][0].began <= _TOGETHER:
+            causes[-1].append(spell)
+        else:
+            causes.append([spell])
+    seen, new = set[int](), list[list[_Spell]]()
+    for cause in causes:
+        ranks = {spell.rank for spell in cause}
+        if 2 * len(ranks & seen) <= len(ranks):
+            new.append(cause)
+        seen |= ranks
+    return new

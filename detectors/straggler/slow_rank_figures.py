@@ -6,18 +6,19 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.changepoint.llr_cusum import Onset
-from detectors.job.imbalance import slowdown
+from detectors.job.imbalance import MIN_JOB_SLOWDOWN, slowdown
 from detectors.peers.node_effects import alike
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_max, nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, deviations
 from detectors.straggler.core import SlowRank
 from detectors.straggler.gates import SMALL_EFFECT, goes_with_role, is_position, small_effect, waits_least
-from detectors.straggler.intermittence import CERTAIN, SUSPECT
+from detectors.straggler.intermittence import CERTAIN, SUSPECT, Intermittence
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.timing_channel import TimingChannel
 
 Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 # Chosen, of a small slowdown: in tuning draws of up to 64 ranks the job lost none of five false ones, and at
 # least 0.33 of each of four true ones.
@@ -69,6 +70,8 @@ def intermittent_rank(ratios: Ratios, channel: TimingChannel, rank: int) -> Slow
     if shared(ratios, rank, effect):
         return None
     ratio = float(np.exp(effect[rank]))
+    if found.single and not _single_steps_matter(ratios, x[:, rank], float(effect[rank]), found):
+        return None
     dated = date_onset(ratios, rank, Onset(0, 0, min(3, steps - 1)), steps=steps)
     return SlowRank(
         rank=rank,
@@ -87,6 +90,15 @@ def intermittent_rank(ratios: Ratios, channel: TimingChannel, rank: int) -> Slow
         waits_least=None,
         excursions=found.count,
     )
+
+
+def _single_steps_matter(ratios: Ratios, x: Floats, effect: float, found: Intermittence) -> bool:
+    """Return whether single far steps of a rank, ``x`` [steps] with them, are its own and cost its job as
+    much as is reported, or hurts where it always had them: uneven work goes far off by itself, and so does a
+    rank that is slow for good."""
+    on_and_off = float(nan_median(x)) < _AS_SLOW * effect
+    least = ratios.config.min_effect if found.calm else MIN_JOB_SLOWDOWN - 1.0
+    return ratios.kind.kind != "variable" and on_and_off and found.share * float(np.expm1(effect)) >= least
 
 
 def matters(ratios: Ratios, found: Candidate, over: Bools) -> bool:

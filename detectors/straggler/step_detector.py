@@ -119,8 +119,9 @@ class StragglerDetector:
         self._shared_work = shared_work or SharedWork.from_coords({}, self.ratios.nodes.index)
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
-        self._rotation = RotatingSlowness()
-        self._wanders_until = np.zeros(ranks, dtype=np.intp)
+        self._rotation = RotatingSlowness(ranks)
+        self._excused: list[int] = []
+        self._not_before = np.zeros(ranks, dtype=np.intp)
         self._families = families
         self._groups = SlowGroups(families)
 
@@ -144,8 +145,8 @@ class StragglerDetector:
         ratios = self.ratios
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
-            self._network, self._rotation = NetworkWatch(), RotatingSlowness()
-            self._wanders_until[:] = 0
+            self._network, self._rotation = NetworkWatch(), RotatingSlowness(ratios.ranks)
+            self._not_before[:] = 0
             self._groups = SlowGroups(self._families)
         since_start = self._slow_since_start("compute") + self._slow_since_start("data")
         if not ratios.settled:
@@ -160,14 +161,21 @@ class StragglerDetector:
             return StepResult()
         slow = [*since_start, *(found for name in TIMINGS for found in self._judge(name))]
         recovered = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
+        again = self.channels["compute"].raised
+        recovered += [("compute", rank) for rank in self._excused if not again[rank]]
+        self._excused = self._excuse()
         slow += self._follow_groups()
         network = self._network.update(ratios)
         return StepResult(
             slow=tuple(slow),
             intermittent=self._intermittent(),
             recovered=tuple(recovered),
+            excused=tuple(self._excused),
             job_wide=self._job_wide.look(
-                ratios, self.channels["compute"].raised, self.channels["compute"].changed
+                ratios,
+                self.channels["compute"].raised,
+                self.channels["compute"].changed,
+                visited=self._rotation.visited,
             ),
             network=network,
             network_recovered=self._network.gone,
@@ -192,6 +200,9 @@ class StragglerDetector:
         half = 0.5 * float(channel.size[rank])
         # Around the least effect the figure varies, and a rank would have to wait until it suffices alone.
         if found.recent < half or found.size < min(half, math.log1p(self.ratios.config.min_effect)):
+            return None
+        # Slow on and off, it is dated back over steps in which it was not.
+        if found.size < min(half, _STILL * found.recent):
             return None
         return slow_rank(self.ratios, channel, found, channel.raised)
 
@@ -338,7 +349,7 @@ class StragglerDetector:
             moved = self.ratios.leave_out(channel.raised | (over & channel.changed))
             if moved is not None:
                 channel.move(moved)
-        due = over & (self._wanders_until <= self.ratios.settled) if timing == "compute" else over
+        due = over & (self._not_before <= self.ratios.settled) if timing == "compute" else over
         suspected = [candidate(self.ratios, channel, timing, int(rank)) for rank in np.flatnonzero(due)]
         over |= channel.raised
         confirmed = [found for found in suspected if is_confirmed(self.ratios, found, over)]
@@ -396,12 +407,32 @@ class StragglerDetector:
     def _beyond_rotation(self, confirmed: list[Candidate]) -> list[Candidate]:
         """Return those who are slow for longer than slowness that rotates between ranks lasts."""
         now, channel = self.ratios.settled, self.channels["compute"]
-        self._rotation.update(now, slow=(channel.change.best > 0) | (channel.lasting.best > 0))
+        self._rotation.update(
+            now,
+            change=deviations(self.ratios, channel, "compute", 1)[0],
+            lasting=deviations(self.ratios, channel, "compute", 1, lasting=True)[0],
+        )
         if self.ratios.ranks < FEW:
             return confirmed
+        beyond: list[Candidate] = []
         for found in confirmed:
-            self._rotation.begin(found.rank, step=now - found.steps)
-        return [found for found in confirmed if found.steps > self._rotation.patience(found.rank)]
+            # Dated back over quiet steps, it is one more spell since shortly.
+            whole = found.size >= _STILL * found.recent
+            size = max(found.size, found.recent)
+            self._rotation.begin(found.rank, step=now - found.steps, size=size, lasting=found.lasting)
+            left = self._rotation.patience(found.rank) - (found.steps if whole else 0)
+            if left < 0:
+                beyond.append(found)
+            else:
+                self._not_before[found.rank] = now + max(left, 1)
+        return beyond
+
+    def _excuse(self) -> list[int]:
+        """Lower and return the slow ranks of which it has shown that work went on from rank to rank."""
+        channel = self.channels["compute"]
+        excused = [rank for rank in np.flatnonzero(channel.raised).tolist() if self._rotation.excuses(rank)]
+        channel.lower(excused)
+        return excused
 
     def _beyond_wandering(self, confirmed: list[Candidate]) -> list[Candidate]:
         """Return those who are slower than healthy ranks are for as long. The others are examined again after
@@ -409,7 +440,7 @@ class StragglerDetector:
         beyond: list[Candidate] = []
         for found in confirmed:
             if wanders(self.ratios, found):
-                self._wanders_until[found.rank] = self.ratios.settled + block_length(found) // 4
+                self._not_before[found.rank] = self.ratios.settled + block_length(found) // 4
             else:
                 beyond.append(found)
         return beyond

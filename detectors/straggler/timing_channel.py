@@ -6,6 +6,7 @@ change).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,9 +45,12 @@ _TRANSLATION = 5.0
 # three far steps in a row at one rank are unusual.
 _OFTEN = math.log(20.0)
 
-# Steps without any evidence after which a rank has recovered. Chosen: a rank that is slow in waves is
-# reported once, and its recovery so many steps late.
+# Steps without evidence of its slowness after which a rank has recovered. Chosen: a rank that is slow in
+# waves is reported once, and its recovery so many steps late.
 QUIET_STEPS = 20
+
+# Chosen, of what a rank was slow by when it was found: from here on it still is (``gates``).
+_STILL = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,15 +246,25 @@ class TimingChannel:
         return enough
 
     def settle(self) -> list[int]:
-        """Count quiet steps of raised ranks; return and lower those without evidence for 20 steps."""
+        """Count quiet steps of raised ranks; return and lower those that were quiet for 20 steps.
+
+        A step is quiet without evidence of half of what the rank was slow by, and with less than makes a
+        suspicion of any: that of small effects hardly ever goes altogether where the noise is as large.
+        """
         if not self.raised.any():
             self._quiet[:] = 0
             return []
-        nothing = (self.change.best <= 0) & (self.lasting.best <= 0)
+        least = np.minimum(_STILL * self.size, math.log1p(LARGE))
+        shown = np.maximum(self.change.of_effects(least), self.lasting.of_effects(least))
+        nothing = (shown <= 0) & (self.scores() < 1.0)
         self._quiet = np.where(self.raised & nothing, self._quiet + 1, 0)
         self.believed |= self.raised & self._alone()
-        done = self._quiet >= QUIET_STEPS
-        self.raised &= ~done
-        self.believed &= ~done
-        self._quiet[done] = 0
-        return [int(i) for i in np.flatnonzero(done)]
+        done = [int(i) for i in np.flatnonzero(self._quiet >= QUIET_STEPS)]
+        self.lower(done)
+        return done
+
+    def lower(self, ranks: Sequence[int]) -> None:
+        """Take that some ranks are not slow any more."""
+        places = list(ranks)
+        self.raised[places] = self.believed[places] = False
+        self._quiet[places] = 0

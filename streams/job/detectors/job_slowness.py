@@ -15,6 +15,7 @@ _ASPECTS = {
     "stage": Aspect("stage", cost="even"),
     "position": Aspect("position", cost="past"),
     "workload": Aspect("workload", cost="even"),
+    "wandering": Aspect("wandering", cost="even"),
     "input": Aspect("input", cost="past"),
     "unmeasured": Aspect("unmeasured", cost="past"),
 }
@@ -43,6 +44,8 @@ def _suspicion(view: JobView, found: JobSlowness, at: float) -> Suspicion:
         return _slow_stage(view, found, found.stage, at)
     if found.wait is not None:
         return _shared_wait(view, found, found.wait, at)
+    if found.kind == "wandering":
+        return _wandering_work(view, found, at)
     return _uneven_work(view, found, at)
 
 
@@ -83,6 +86,24 @@ def _uneven_work(view: JobView, found: JobSlowness, at: float) -> Suspicion:
         ratio=found.slowdown,
         evidence=(dispersion,),
         note="compute differs between ranks from step to step and the slowest rank changes",
+    )
+
+
+def _wandering_work(view: JobView, found: JobSlowness, at: float) -> Suspicion:
+    """Build work that makes one rank after the other slow for some steps."""
+    return about_job(
+        view,
+        at,
+        catalogue_id="workload",
+        subject=view.job(),
+        hypotheses={"imbalance.workload": WEIGHT_SLOW},
+        slowdown=found.slowdown,
+        since=(found.onset_lo, found.onset),
+        ratio=found.slowdown,
+        evidence=(
+            Evidence(metric="compute_seconds.visited", unit="ranks", detector=STEPS, value=found.visited),
+        ),
+        note=f"{found.visited} ranks were slow for some steps each, one after the other",
     )
 
 

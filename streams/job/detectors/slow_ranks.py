@@ -65,6 +65,9 @@ class SlowRanks(OfCore):
             if not view.core.is_part(slow.timing, slow.rank)
         }
         recovered = {(_OF_TIMING[timing], view.roster[i]) for timing, i in view.result.recovered}
+        for i in view.result.excused:
+            if (last := view.standing(COMPUTE).get((COMPUTE, view.roster[i]))) is not None:
+                standing[COMPUTE, view.roster[i]] = _excused(last, at)
         for key, last in view.standing(*self.aspects).items():
             # The core reports who becomes slow and who recovers: whoever is neither has stayed slow.
             part = view.core.is_part(_timing(key[0]), view.roster.index(key[1]))
@@ -144,6 +147,16 @@ def suspicion_of(view: JobView, slow: SlowRank, at: float) -> Suspicion:
         hypotheses={kind: weight, **uneven},
         ruled_out=why.ruled_out,
         note=_note(slow, why),
+    )
+
+
+def _excused(last: Suspicion, at: float) -> Suspicion:
+    """Build that work which went on to other ranks explains why a rank was slow, better than a machine."""
+    return msgspec.structs.replace(
+        last,
+        ts=at,
+        hypotheses={**last.hypotheses, "imbalance.workload": max(last.hypotheses.values()) + WEIGHT_SLOW},
+        note="slow for some steps, as other ranks before and after it: work that goes from rank to rank",
     )
 
 

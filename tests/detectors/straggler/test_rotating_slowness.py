@@ -2,52 +2,93 @@
 
 import numpy as np
 
-from detectors.straggler.rotating_slowness import ROUND, SHORT, TIMES_LONGEST, WINDOW, RotatingSlowness
+from detectors.straggler.rotating_slowness import (
+    OVER,
+    ROUND,
+    SHORT,
+    TIMES_LONGEST,
+    WINDOW,
+    RotatingSlowness,
+)
 
 
-def after(spells, *, ranks=8):
-    """Return the state after ``spells`` (rank, first step, steps) and the step after the last of them."""
-    found, end = RotatingSlowness(), max(first + steps for _, first, steps in spells)
+def after(spells, *, ranks=8, size=0.3):
+    """Return the state when ``spells`` (rank, first step, steps) have shown to be over, and that step."""
+    found, end = RotatingSlowness(ranks), max(first + steps for _, first, steps in spells) + OVER - 1
     for step in range(end + 1):
-        slow = np.zeros(ranks, dtype=bool)
+        x = np.zeros(ranks)
         for rank, first, steps in spells:
-            slow[rank] |= first <= step < first + steps
+            x[rank] += size * (first <= step < first + steps)
             if step == first:
-                found.begin(rank, step=step)
-        found.update(step, slow=slow)
+                found.begin(rank, step=step, size=size)
+        found.update(step, change=x, lasting=np.full(ranks, np.nan))
     return found, end
 
 
 def test_a_round_of_spells_asks_for_patience():
-    """Who comes next has to be slow for twice as long as the longest of the others."""
-    found, _ = after([(0, 0, 5), (1, 5, 9), (2, 14, 7)])
-    assert found.patience(3) == TIMES_LONGEST * 9
+    """Who comes third has to be slow for twice as long as the longest of the others."""
+    assert after([(0, 0, 5)])[0].patience(3) == 0
+    found, _ = after([(0, 0, 5), (1, 6, 9)])
+    assert [found.patience(rank) for rank in (0, 1, 3)] == [0, 0, TIMES_LONGEST * 9]
+
+
+def test_a_spell_is_over_when_the_rank_is_not_slow_any_more():
+    """Small evidence left does not join two spells to one; a step that is not read ends none."""
+    found = RotatingSlowness(8)
+    found.begin(0, step=0, size=0.3)
+    for step, ratio in enumerate([0.3] * 12 + [0.02] * OVER):
+        assert found.outlasts(0, step=step + SHORT + 1)
+        found.update(step, change=np.full(8, ratio), lasting=np.full(8, np.nan))
+    assert not found.outlasts(0, step=100)
+    found.begin(1, step=20, size=0.3)
+    for step in range(20, 40):
+        found.update(step, change=np.full(8, np.nan), lasting=np.full(8, np.nan))
+    assert found.outlasts(1, step=20 + SHORT + 1)
 
 
 def test_a_rank_is_not_excused_by_its_own_spells():
-    """One rank that is slow again and again, or two of them, make no round."""
-    again = [(0, 10 * k, 5) for k in range(2 * ROUND)]
+    """One rank that is slow again and again is broken, also where two others were slow once."""
+    again = [(0, 20 * k, 5) for k in range(2 * ROUND)]
     assert after(again)[0].patience(0) == 0
-    assert after([*again, (1, 100, 5), (2, 120, 5)])[0].patience(0) == 0
+    assert after([*again, (1, 130, 5), (2, 150, 5)])[0].patience(0) == 0
+
+
+def test_spells_that_begin_together_have_one_cause():
+    """A machine whose ranks were slow twice is no rotation: another rank is reported as soon as ever."""
+    machine = [(rank, first + rank % 2, 10) for rank in range(4) for first in (0, 50)]
+    assert after(machine)[0].patience(7) == 0
+    assert after([*machine, (5, 90, 10)])[0].patience(7) == TIMES_LONGEST * 10
+
+
+def test_those_whose_spells_were_a_rotation_are_excused():
+    """Once a third rank was slow for a spell, so are the first two; who is slow still, is not."""
+    found, end = after([(0, 0, 12), (1, 15, 12), (2, 30, 12)])
+    found.begin(3, step=end, size=0.3)
+    assert [found.excuses(rank) for rank in range(5)] == [True, True, True, False, False]
+    assert found.visited == [0, 1, 2]
+    two, _ = after([(0, 0, 12), (1, 15, 12)])
+    assert not two.excuses(0)
+    assert two.visited == []
 
 
 def test_a_fault_that_lasted_is_no_spell():
     """Three ranks that were slow for long, one after the other, were broken."""
-    assert after([(0, 0, 80), (1, 80, 80), (2, 160, 80)])[0].patience(3) == 0
+    assert after([(0, 0, 80), (1, 90, 80), (2, 180, 80)])[0].patience(3) == 0
 
 
 def test_who_is_slow_for_longer_than_a_spell_outlasts_it():
     """One spell is not enough; who is not known to have been slow for so short counts as slow for longer."""
     found, end = after([(0, 0, 5), (1, 10, 80), (2, 100, 60)])
     assert [found.outlasts(rank, step=end) for rank in range(4)] == [False, True, True, True]
-    found.begin(2, step=end)
+    found.begin(2, step=end, size=0.3)
     assert [found.outlasts(2, step=end + steps) for steps in (SHORT, SHORT + 1)] == [False, True]
 
 
 def test_spells_are_forgotten():
     """What went round long ago means nothing for today."""
-    first, (found, _) = 5, after([(0, 0, 5), (1, 5, 5), (2, 10, 5)])
-    found.update(first + WINDOW, slow=np.zeros(8, dtype=bool))
+    nothing = np.zeros(8)
+    first, (found, _) = 11, after([(0, 0, 5), (1, 6, 5), (2, 12, 5)])
+    found.update(first + WINDOW, change=nothing, lasting=nothing)
     assert found.patience(3) > 0
-    found.update(first + WINDOW + 1, slow=np.zeros(8, dtype=bool))
+    found.update(first + WINDOW + 10, change=nothing, lasting=nothing)
     assert found.patience(3) == 0

@@ -155,3 +155,57 @@ def test_slow_groups_are_told_by_node_where_they_fill_one(tmp_path, ranks, subje
     """Two groups of one node are the node; on different nodes each has a cause of its own."""
     found_in = found(tmp_path, tensor_parallel(dict.fromkeys(ranks, 1.2)), placed=True)
     assert [f["subject"]["type"] for f in found_in] == subjects
+
+
+def test_work_that_wanders_is_one_finding_about_the_job(tmp_path):
+    """Rank after rank takes 1.4 times as long for a dozen steps: once that shows, nobody is accused."""
+    compute = healthy(330, RANKS, noise=0.02)
+    for k, step in enumerate(range(100, 330, 15)):
+        compute[step : step + 12, 5 * k % RANKS] *= 1.4
+    lines = found(tmp_path, synchronous(compute), placed=True)
+    ranks = [line for line in lines if line["subject"]["type"] == "gpu"]
+    assert len(ranks) <= 2
+    assert {line["status"] for line in ranks} <= {"resolved"}
+    (job,) = (line for line in lines if line["subject"]["type"] == "job")
+    assert (job["kind"], job["cause"]["hypothesis"]) == ("straggler.job_wide", "imbalance.workload")
+    assert job["severity"] in ("info", "warning")
+
+
+def test_a_rank_slow_for_good_is_named_where_work_wanders(tmp_path):
+    """It is slow for longer than any spell of the others."""
+    compute = healthy(400, RANKS, noise=0.02)
+    for k, step in enumerate(range(100, 400, 15)):
+        compute[step : step + 12, 7 * k % (RANKS - 1)] *= 1.4
+    compute[220:, RANKS - 1] *= 1.4
+    lines = found(tmp_path, synchronous(compute), placed=True)
+    standing = [line for line in lines if line["subject"]["type"] == "gpu" and line["status"] == "open"]
+    assert [line["subject"]["rank"] for line in standing] == [RANKS - 1]
+
+
+def test_every_tenth_step_of_a_rank_is_slowness_on_and_off(tmp_path):
+    """At three times its peers' work in a tenth of the steps, it costs the job a sixth."""
+    compute = healthy(300, RANKS)
+    compute[ONSET::10, 3] *= 3.0
+    (line,) = found(tmp_path, synchronous(compute), placed=True)
+    assert (line["kind"], line["subject"]["rank"]) == ("straggler.intermittent", 3)
+    assert line["slowdown_ratio"] == pytest.approx(3.0, rel=0.05)
+    assert line["job_slowdown_ratio"] == pytest.approx(1.2, abs=0.05)
+
+
+def test_collections_of_all_ranks_are_no_finding(tmp_path):
+    """Every rank takes twice as long in every fortieth step, each at its own time."""
+    compute = healthy(300, RANKS)
+    begin = np.random.default_rng(2).integers(0, 40, RANKS)
+    compute *= np.where((np.arange(300)[:, None] + begin) % 40 == 0, 2.0, 1.0)
+    assert found(tmp_path, synchronous(compute), placed=True) == []
+
+
+def test_a_rank_slow_on_and_off_is_one_finding_that_tells_what_it_is_while_slow(tmp_path):
+    """Twenty steps at 1.4 times its usual time, forty well, again and again."""
+    compute = healthy(500, RANKS, noise=0.02)
+    for step in range(ONSET, 500, 60):
+        compute[step : step + 20, 3] *= 1.4
+    (line,) = found(tmp_path, synchronous(compute), placed=True)
+    assert (line["kind"], line["subject"]["rank"]) == ("straggler.intermittent", 3)
+    assert line["slowdown_ratio"] == pytest.approx(1.4, rel=0.05)
+    assert "again and again (1.4" in line["title"] or "again and again (1.3" in line["title"]

@@ -77,6 +77,10 @@ _RECENT = 10
 # Chosen, of what a rank was slow by when it was found: from here on it still is (``gates``).
 _STILL = 0.5
 
+# Of what a rank is slow by lately: it was less on average since its evidence began, which is dated back over
+# steps in which it was not slow. Chosen: a ramp from nothing has a half, noise of the estimate aside.
+_ON_AND_OFF = 0.4
+
 # Smallest slowdowns looked for where the work varies, without a change to see, and while roles are unknown.
 # Chosen: each of them is within what healthy ranks show for good in that case.
 _COARSE_EFFECT = 0.10
@@ -201,8 +205,7 @@ class StragglerDetector:
         # Around the least effect the figure varies, and a rank would have to wait until it suffices alone.
         if found.recent < half or found.size < min(half, math.log1p(self.ratios.config.min_effect)):
             return None
-        # Slow on and off, it is dated back over steps in which it was not.
-        if found.size < min(half, _STILL * found.recent):
+        if found.size < min(half, _ON_AND_OFF * found.recent):
             return None
         return slow_rank(self.ratios, channel, found, channel.raised)
 
@@ -417,7 +420,7 @@ class StragglerDetector:
         beyond: list[Candidate] = []
         for found in confirmed:
             # Dated back over quiet steps, it is one more spell since shortly.
-            whole = found.size >= _STILL * found.recent
+            whole = found.size >= _ON_AND_OFF * found.recent
             size = max(found.size, found.recent)
             self._rotation.begin(found.rank, step=now - found.steps, size=size, lasting=found.lasting)
             left = self._rotation.patience(found.rank) - (found.steps if whole else 0)

@@ -98,7 +98,7 @@ KINDS: dict[str, Kind] = {
         phrase="the job has stopped",
         severity="critical",
         action="RUN_DIAG",
-        text="Dump the stacks of the named ranks, then restart the job without them.",
+        text="Dump the stacks of its ranks, those of suspects first, before the job is restarted.",
         hang=True,
         of_job=True,
     ),

@@ -253,7 +253,9 @@ def test_an_exporter_process_sends_its_node_and_stops_cleanly(kafka_bootstrap, t
         command, env={"SLOWRANK_TOPIC_PREFIX": prefix, "PATH": ""}, stderr=subprocess.PIPE, cwd=tmp_path
     )
     try:
-        time.sleep(5)
+        until = time.monotonic() + 60.0
+        while len(consumed(kafka_bootstrap, f"{prefix}node-samples")) < 10 and time.monotonic() < until:
+            time.sleep(0.5)
         process.terminate()
         _, errors = process.communicate(timeout=20)
     finally:

@@ -44,8 +44,6 @@ def _suspicion(view: JobView, found: JobSlowness, at: float) -> Suspicion:
         return _slow_stage(view, found, found.stage, at)
     if found.wait is not None:
         return _shared_wait(view, found, found.wait, at)
-    if found.kind == "wandering":
-        return _wandering_work(view, found, at)
     return _uneven_work(view, found, at)
 
 
@@ -71,10 +69,13 @@ def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) 
 
 
 def _uneven_work(view: JobView, found: JobSlowness, at: float) -> Suspicion:
-    """Build work that differs between ranks by chance."""
-    dispersion = Evidence(
-        metric="compute_seconds.dispersion", unit="1", detector=STEPS, value=round(found.dispersion, 4)
-    )
+    """Build work that differs between ranks by chance, or makes one rank after the other slow."""
+    if found.kind == "wandering":
+        metric, unit, value = "compute_seconds.visited", "ranks", float(found.visited)
+        note = f"{found.visited} ranks were slow for some steps each, one after the other"
+    else:
+        metric, unit, value = "compute_seconds.dispersion", "1", round(found.dispersion, 4)
+        note = "compute differs between ranks from step to step and the slowest rank changes"
     return about_job(
         view,
         at,
@@ -84,26 +85,8 @@ def _uneven_work(view: JobView, found: JobSlowness, at: float) -> Suspicion:
         slowdown=found.slowdown,
         since=(found.onset_lo, found.onset),
         ratio=found.slowdown,
-        evidence=(dispersion,),
-        note="compute differs between ranks from step to step and the slowest rank changes",
-    )
-
-
-def _wandering_work(view: JobView, found: JobSlowness, at: float) -> Suspicion:
-    """Build work that makes one rank after the other slow for some steps."""
-    return about_job(
-        view,
-        at,
-        catalogue_id="workload",
-        subject=view.job(),
-        hypotheses={"imbalance.workload": WEIGHT_SLOW},
-        slowdown=found.slowdown,
-        since=(found.onset_lo, found.onset),
-        ratio=found.slowdown,
-        evidence=(
-            Evidence(metric="compute_seconds.visited", unit="ranks", detector=STEPS, value=found.visited),
-        ),
-        note=f"{found.visited} ranks were slow for some steps each, one after the other",
+        evidence=(Evidence(metric=metric, unit=unit, detector=STEPS, value=value),),
+        note=note,
     )
 
 

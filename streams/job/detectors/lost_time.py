@@ -98,7 +98,7 @@ def _work(compute: Floats) -> float:
 def _last_ranks(step: Step) -> LastRanks:
     """Return the last ranks to finish a step with what they took themselves, the last one first.
 
-    That is all but their waits where these are told, else their compute. Empty where that does not show.
+    That is all but their waits where rows have these, else their compute. Empty where that does not show.
     """
     compute, own = step.values[_COMPUTE], step.values[_STEP] - step.values[_WAIT]
     usual, apart = _spread(compute), _spread(own)

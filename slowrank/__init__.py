@@ -3,8 +3,8 @@
 Training code needs one name, ``StepTimer``; all others are imported from their own modules.
 """
 
-from typing import TYPE_CHECKING, Any
-
+# As type checkers know it: importing ``typing`` would be nearly all that this import costs.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slowrank.hook import StepTimer
 
@@ -13,7 +13,7 @@ __all__ = ["StepTimer", "__version__"]
 
 
 # Lazily (PEP 562): every process imports this package, and only training needs the hook.
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "StepTimer":
         from slowrank.hook import StepTimer
 

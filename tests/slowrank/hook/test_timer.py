@@ -364,14 +364,14 @@ def modules_after(code):
 
 
 def test_importing_slowrank_is_quick():
-    """``import slowrank`` loads no module outside the standard library and takes under 50 ms."""
-    code = "import time; t = time.perf_counter(); import slowrank; print(time.perf_counter() - t)"
-    seconds = [
+    """``import slowrank`` takes less than half the processor time of the interpreter's own start."""
+    code = "import time; start = time.process_time(); import slowrank; print(time.process_time() / start - 1)"
+    shares = [
         float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
         for _ in range(3)
     ]
 
-    assert min(seconds) < 0.05
+    assert min(shares) < 0.5
 
 
 def test_a_dropped_timer_leaves_no_thread(exporter):

@@ -149,7 +149,7 @@ class Pipeline:
         for output in outputs:
             if isinstance(output, RankPace | JobDeclared):
                 self._emit([row_of(output)])
-            elif not isinstance(output, Finding):
+            if not isinstance(output, Finding):
                 findings += _findings(self._guarded(self._finding.process, output, output))
         return findings
 

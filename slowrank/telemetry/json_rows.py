@@ -140,7 +140,7 @@ class Assembler:
         return closed
 
 
-def steps_record(step_rows: list[Mapping[str, Any]]) -> JobSteps:
+def steps_record(step_rows: Sequence[Mapping[str, Any]]) -> JobSteps:
     """Return one record of step rows that share cluster, job, attempt and node. Raises ``BadRecord``."""
     first = step_rows[0]
     values = [_step_values(row) for row in step_rows]

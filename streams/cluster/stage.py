@@ -15,6 +15,7 @@ from functools import partial
 from alerts.cases.case import Case
 from alerts.cases.explaining import explaining_key
 from alerts.cases.grouping import members_of
+from alerts.cases.later_job import recovered
 from alerts.cases.scope import Scope, scope_key
 from alerts.cases.shadow import only_in_shadow, shadow_id, shadowed
 from alerts.config import FindingConfig
@@ -22,7 +23,15 @@ from alerts.finding import Finding, dedup_key
 from alerts.kinds import UNHEARD_KIND
 from alerts.reasoning.corroborate import excused
 from alerts.report.render import Sources, render, sources_of
-from slowrank.telemetry import HangVote, LinkDelay, NodeAnnounced, StartupPhase, Subject, Suspicion
+from slowrank.telemetry import (
+    HangVote,
+    LinkDelay,
+    NodeAnnounced,
+    RankPace,
+    StartupPhase,
+    Subject,
+    Suspicion,
+)
 from slowrank.telemetry.hardware.boards import on_board
 from streams.cluster.hang_attribution import (
     HangAttribution,
@@ -94,7 +103,18 @@ class FindingStage:
                 self._startups.update(record)
             case LinkDelay():
                 self._pairwise.update(record)
+            case RankPace():
+                self._keeps_pace(record)
         return ()
+
+    def _keeps_pace(self, pace: RankPace) -> None:
+        """End what earlier jobs found slow at a GPU that keeps pace with its peers in another one."""
+        for in_shadow in (False, True):
+            timeline = self._timelines.get((f"{pace.cluster}/node/{pace.node}", in_shadow))
+            if timeline is not None:
+                for over in recovered(timeline.shown[1].cases.values(), pace):
+                    if over.shadow == in_shadow:
+                        self._suspect(over)
 
     def _suspect(self, s: Suspicion) -> None:
         if not s.shadow:

@@ -1,7 +1,8 @@
 """The pace of a job's GPUs beside their peers, once an hour.
 
 A job is too short to distinguish a GPU that is 3 % slow for good from one of its healthy neighbours; weeks
-are not (``detectors.fleet.chronic``). The storing worker keeps the paces.
+are not (``detectors.fleet.chronic``). The storing worker keeps the paces, and what an earlier job left open
+about a GPU ends with one that shows it as fast as its peers (``alerts.cases.later_job``).
 """
 
 import math

@@ -134,7 +134,7 @@ class RollUpPartition:
 class FindingPartition:
     """Feeds one partition of ``suspicions`` to the finding stage; heartbeats advance its event time.
 
-    Paces and what jobs declare become rows without passing the stage.
+    Paces and what jobs declare become rows as well.
     """
 
     name: str
@@ -149,19 +149,22 @@ class FindingPartition:
 
     def process(self, message: StageMessage, logged: float) -> list[Finding | MessageRow]:
         """Take the next message, and the log's time at it; return new versions of findings, or a row."""
+        rows: list[Finding | MessageRow] = []
         if isinstance(message, RankPace | JobDeclared):
-            return [row_of(message)]
+            rows.append(row_of(message))
         outputs: list[Output] = []
         if isinstance(message, Heartbeat):
             for second in self.clock.update(message, logged):
                 outputs += self.stage.tick(float(second))
         else:
             outputs += self.stage.process(message)
-            # Its time has passed already, and the next heartbeat may take long. Announcements can wait: those
-            # of a fleet come in thousands, and each would have everything since its time folded anew.
-            if message.ts <= self.watermark.time and not isinstance(message, NodeAnnounced):
+            # Its time has passed already, and the next heartbeat may take long. Announcements and paces can
+            # wait: those of a fleet come in thousands, and each would have everything since its time folded
+            # anew.
+            waits = isinstance(message, NodeAnnounced | RankPace | JobDeclared)
+            if message.ts <= self.watermark.time and not waits:
                 outputs += self.stage.tick(self.watermark.time)
-        return [f for f in outputs if isinstance(f, Finding)]
+        return [*rows, *(f for f in outputs if isinstance(f, Finding))]
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from streams.stage import Input
 
 
 class SuspectingStage(JobStage):
-    """A job stage without the paces of ranks, which only the store takes."""
+    """A job stage without the paces of ranks."""
 
     def process(self, record: Input) -> list[Suspicion]:
         return [s for s in super().process(record) if isinstance(s, Suspicion)]

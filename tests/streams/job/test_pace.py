@@ -1,4 +1,4 @@
-"""How a job's GPUs pace beside their peers: sent once an hour each, taken by the store alone."""
+"""How a job's GPUs pace beside their peers: sent once an hour each, for the store and for later jobs."""
 
 import dataclasses
 import math
@@ -136,7 +136,7 @@ def test_findings_are_the_same_without_paces():
 
 @pytest.mark.slow
 def test_one_process_hands_paces_to_its_store():
-    """The pipeline of one process gives each pace with the rows, and none to its findings."""
+    """The pipeline of one process gives each pace with the rows, and none with its findings."""
     kept: Rows = []
     pipeline = local_pipeline(on_rows=kept.extend)
     for record in job(300):

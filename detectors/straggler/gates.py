@@ -7,8 +7,8 @@ none of the other explanations holds, each of which has a function here:
 2. More than half of the ranks are over the threshold: then "slow" and "usual" have changed places, because
    the median belongs to the majority.
 3. The rank was on the slow side in less than 65 % of its steps: a few far ones are no slowdown.
-4. ``compute``: its role, or its position in a layer, slowed as a whole, or, without coordinates, ranks at its
-   place on other machines did in the same step; or it waits more than its mates, as a victim does and a
+4. ``compute``: its role, or its position in a layer, slowed as a whole, or ranks at its place on other
+   machines did in the same step (``place_mates``); or it waits more than its mates, as a victim does and a
    culprit does not; or many of its role look as slow and its own past shows no change; or it reports as much
    more work; or several whole machines have been as slow since the start; or, asked last for it takes
    longest, healthy ranks are as far off for as many steps (``wanders``).
@@ -31,6 +31,7 @@ from detectors.peers.roles import looks_like_stage
 from detectors.peers.shards import Shards
 from detectors.robust import nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate
+from detectors.straggler.place_mates import PlaceMates
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -69,8 +70,8 @@ _USUAL = 0.35
 # Stages of published jobs (``positions``): a position has as many ranks on as few of the machines.
 _STAGES = 16
 
-# Chosen: how many times more often ranks at its place rise than those at others, if the place is why.
-_MORE_OFTEN = 2.0
+# Chosen, of the ranks at its place of other machines: two of several may both be slow.
+_MOST = 2 / 3
 
 # Steps of a coarse clock. Of two times that are alike one may be rounded up and one down; two steps are none.
 _COARSE = 1.5
@@ -97,10 +98,11 @@ _MOST_MATES = 256
 _LEAST_OWN_PAST = 10
 
 
-def is_confirmed(ratios: Ratios, found: Candidate, over: Bools) -> bool:
+def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMates) -> bool:
     """Check what else could have made the rank look slow: everybody, its stage, waiting, a changed mix.
 
-    ``over`` [ranks] marks all ranks over the threshold at this time.
+    ``over`` [ranks] marks all ranks over the threshold at this time, ``places`` are who stands where on its
+    machine.
     """
     if not found.size >= np.log1p(_least_effect(ratios, found)):
         return False
@@ -118,6 +120,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools) -> bool:
         or ((ratios.asynchronous or _is_one_of_many(ratios, found)) and not _changed_itself(ratios, found))
         or _has_more_work(ratios, found)
         or (found.lasting and _is_class(ratios, found))
+        or _rose_with_its_place(ratios, found, places)
     )
 
 
@@ -172,7 +175,7 @@ def _is_shared_by_role(ratios: Ratios, found: Candidate) -> bool:
             if found.lasting
             else is_position(ratios, found.rank, found.effect)
         )
-        return alike or _rose_with_its_place(ratios, found)
+        return alike
     return goes_with_role(ratios, found.rank, found.effect)
 
 
@@ -224,31 +227,42 @@ def _fills_machines(nodes: PeerGroups, slow: Bools) -> bool:
     return few and bool(on[whole].sum() >= MOST_OF_MACHINE * on.sum())
 
 
-def _rose_with_its_place(ratios: Ratios, found: Candidate) -> bool:
-    """Return whether ranks at its place on other machines became as slow in the same step.
+def _rose_with_its_place(ratios: Ratios, found: Candidate, places: PlaceMates) -> bool:
+    """Return whether ranks at its place on other machines became as slow in the same step (``PlaceMates``).
 
-    Machines fail one by one. What a position of the layer has to do reaches all ranks at it, of a stage at
-    least, and without coordinates there may be too few of these to see the position (``is_position``).
+    What one rank of each machine does for the others, most of them show. Without coordinates there may be too
+    few ranks at a position of the layer to see it (``is_position``), and those of one stage are enough.
     """
-    nodes, rank = ratios.nodes, found.rank
     x = ratios.history.last("x", min(found.steps + LOOK_BEFORE, ratios.settled))
-    if nodes.sizes[nodes.index[rank]] < 2:
-        return False
     # What began before all that is held has no past to compare with.
     past = len(x) - found.steps >= _LEAST_OWN_PAST
-    rise = nan_median(x[-found.steps :]) - nan_median(x[: -found.steps]) if past else found.effect
-    rose = rise >= _HALF * found.size
-    # A machine that became slow as a whole is none of them.
-    rose &= (np.bincount(nodes.index, weights=rose) < MOST_OF_MACHINE * nodes.sizes)[nodes.index]
-    elsewhere = nodes.index != nodes.index[rank]
-    first = np.cumsum(nodes.sizes) - nodes.sizes
-    place = np.empty(ratios.ranks, dtype=np.intp)
-    place[np.argsort(nodes.index, kind="stable")] = np.arange(ratios.ranks) - np.repeat(first, nodes.sizes)
-    mates, others = elsewhere & (place == place[rank]), elsewhere & (place != place[rank])
-    if not rose[rank] or np.count_nonzero(rose & mates) < max(1.0, np.count_nonzero(mates) / _STAGES):
+    # Dated back over steps in which it was not slow, the others would seem to be well in most.
+    slow = found.x[:, found.rank] >= _HALF * found.size
+    rise = nan_median(found.x[slow])
+    if past:
+        rise = nan_median(x[-found.steps :][slow]) - nan_median(x[: -found.steps])
+    least = _MOST if ratios.roles_known else 1 / _STAGES
+    return _is_of_its_place(ratios, found.rank, rise, int(slow.sum()), places, least=least)
+
+
+def comes_with_its_place(ratios: Ratios, rank: int, x: Floats, slow: Bools, places: PlaceMates) -> bool:
+    """Return whether most ranks at its place on other machines are slow in the same steps, again and again:
+    those of ``x`` [steps, ranks] in which it is ``slow`` [steps], against the others."""
+    if not places.of(rank).any() or slow.all():
         return False
-    # Where they rise at all places, it is not for this one.
-    return bool(np.mean(rose[mates]) >= _MORE_OFTEN * (np.mean(rose[others]) if others.any() else 0.0))
+    rise = nan_median(x[slow]) - nan_median(x[~slow])
+    return _is_of_its_place(ratios, rank, rise, int(slow.sum()), places, least=_MOST)
+
+
+def _is_of_its_place(
+    ratios: Ratios, rank: int, rise: Floats, steps: int, places: PlaceMates, *, least: float
+) -> bool:
+    size = float(rise[rank])
+    rose, mates = places.rose(rank, rise, size=size, least=least)
+    if not rose:
+        return False
+    held = ratios.history.last("x", min(ratios.settled, ratios.history.capacity))
+    return not places.by_chance(rank, held, steps, size=size, rose=rose, of=mates)
 
 
 def wanders(ratios: Ratios, found: Candidate) -> bool:

@@ -12,9 +12,17 @@ from detectors.peers.ratios import Ratios
 from detectors.robust import nan_max, nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, deviations
 from detectors.straggler.core import SlowRank
-from detectors.straggler.gates import SMALL_EFFECT, goes_with_role, is_position, small_effect, waits_least
+from detectors.straggler.gates import (
+    SMALL_EFFECT,
+    comes_with_its_place,
+    goes_with_role,
+    is_position,
+    small_effect,
+    waits_least,
+)
 from detectors.straggler.intermittence import CERTAIN, SUSPECT, Intermittence
 from detectors.straggler.onset_time import date_onset
+from detectors.straggler.place_mates import PlaceMates
 from detectors.straggler.timing_channel import TimingChannel
 
 Bools = npt.NDArray[np.bool_]
@@ -53,9 +61,11 @@ def slow_rank(ratios: Ratios, channel: TimingChannel, found: Candidate, over: Bo
     )
 
 
-def intermittent_rank(ratios: Ratios, channel: TimingChannel, rank: int) -> SlowRank | None:
+def intermittent_rank(
+    ratios: Ratios, channel: TimingChannel, rank: int, places: PlaceMates
+) -> SlowRank | None:
     """Return the figures of a rank that was clearly slow several times and did not stay so; None if it was
-    slow by little, or with its role.
+    slow by little, with its role, or with those at its place on other machines.
     """
     found = channel.intermittence.of(rank)
     steps = min(found.age + 1, ratios.history.capacity, ratios.settled)
@@ -67,7 +77,7 @@ def intermittent_rank(ratios: Ratios, channel: TimingChannel, rank: int) -> Slow
     if not effect[rank] >= np.log1p(ratios.config.min_effect_uneven):
         return None
     shared = goes_with_role if ratios.roles_known else is_position
-    if shared(ratios, rank, effect):
+    if shared(ratios, rank, effect) or comes_with_its_place(ratios, rank, x, slow, places):
         return None
     ratio = float(np.exp(effect[rank]))
     if found.single and not _single_steps_matter(ratios, x[:, rank], float(effect[rank]), found):

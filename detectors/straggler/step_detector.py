@@ -54,6 +54,7 @@ from detectors.straggler.core import (
 from detectors.straggler.explanation import explain
 from detectors.straggler.gates import FEW, UNLIKE_PEERS, block_length, is_confirmed, wanders
 from detectors.straggler.intermittence import AGAIN
+from detectors.straggler.place_mates import PlaceMates
 from detectors.straggler.rotating_slowness import ROUND, RotatingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
@@ -127,6 +128,7 @@ class StragglerDetector:
         self._excused: list[int] = []
         self._not_before = np.zeros(ranks, dtype=np.intp)
         self._families = families
+        self._places = PlaceMates(self.ratios.nodes, families)
         self._groups = SlowGroups(families)
 
     @property
@@ -286,7 +288,7 @@ class StragglerDetector:
         found = [f for f in candidates if not channel.raised[f.rank]]
         over = channel.raised.copy()
         over[[f.rank for f in found]] = True
-        confirmed = [f for f in found if is_confirmed(self.ratios, f, over)]
+        confirmed = [f for f in found if is_confirmed(self.ratios, f, over, self._places)]
         for one in confirmed:
             channel.find(one.rank, size=one.size)
             channel.lasting.take(one.rank, size=one.size, steps=one.steps)
@@ -355,7 +357,7 @@ class StragglerDetector:
         due = over & (self._not_before <= self.ratios.settled) if timing == "compute" else over
         suspected = [candidate(self.ratios, channel, timing, int(rank)) for rank in np.flatnonzero(due)]
         over |= channel.raised
-        confirmed = [found for found in suspected if is_confirmed(self.ratios, found, over)]
+        confirmed = [found for found in suspected if is_confirmed(self.ratios, found, over, self._places)]
         if timing == "compute":
             confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
             confirmed = self._beyond_wandering(self._beyond_rotation(confirmed))
@@ -496,7 +498,7 @@ class StragglerDetector:
             return ()
         ranks = (int(rank) for rank in np.flatnonzero(often))
         single = [r for r in ranks if not (self._rotation.patience(r) or self._groups.holds(r))]
-        found = (intermittent_rank(self.ratios, channel, rank) for rank in single)
+        found = (intermittent_rank(self.ratios, channel, rank, self._places) for rank in single)
         return tuple(slow for slow in found if slow is not None)
 
     def _comes_and_goes_elsewhere(self) -> bool:

@@ -165,6 +165,8 @@ def _hardware_id(subject: Subject) -> str:
             return f"{subject.nic}:{subject.port}-{subject.peer_port}"
         case "rack":
             return f"{subject.rack}"
+        case "node" if subject.ranks is not None:
+            return f"{subject.job_id}:{subject.ranks}"
         case "switch":
             return f"{subject.switch or ''}" + (f":{subject.rail}" if subject.rail else "")
         case _:

@@ -56,7 +56,8 @@ class OpenSuspicions(Generic[K]):
         """Raise a new suspicion; update an open one when due, or ``at_once``, as when it has become
         overwhelming or something else explains it.
 
-        An update keeps the onset of what was raised, and thereby its identity, and stays overwhelming.
+        An update keeps the onset of what was raised, and thereby its identity, and its likely node, which
+        says beside what it is weighed; it stays overwhelming.
         """
         last = self._open.get(key)
         if last is None:
@@ -72,6 +73,7 @@ class OpenSuspicions(Generic[K]):
             onset=last.onset,
             onset_lo=last.onset_lo,
             onset_hi=last.onset_hi,
+            ranks_likely_on_node=last.ranks_likely_on_node,
             overwhelming=suspicion.overwhelming or last.overwhelming,
         )
         self._open[key] = self._stamp(key, update)

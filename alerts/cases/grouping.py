@@ -1,10 +1,14 @@
-"""When nearly all ranks of a node are slow, the node is: cases made of ranks', as in ``tensor_group``."""
+"""When nearly all ranks of a node are slow, the node is: cases made of ranks', as in ``tensor_group``.
+
+Where rows name no node it may be a likely one (``likely_node``).
+"""
 
 from collections.abc import Iterable, Mapping
 
 from alerts.cases import tensor_group
 from alerts.cases.case import Case
 from alerts.cases.gathered import began_together, made, refreshed, revived, slow_together
+from alerts.cases.likely_node import equally_slow, likely_ranks
 from alerts.config import FindingConfig
 from slowrank.telemetry import Subject, Suspicion
 
@@ -111,12 +115,14 @@ def _is_part(member: Case, group: Case) -> bool:
 
 
 def _groupable(case: Case) -> bool:
-    return "node" in case.rule.gathered_into and case.subject.type in _ONE_GPU and bool(case.subject.node)
+    if "node" not in case.rule.gathered_into or case.subject.type not in _ONE_GPU:
+        return False
+    return bool(case.subject.node) or any(likely_ranks(s) for s in case.suspicions())
 
 
 def _is_measured(case: Case) -> bool:
     """Return whether the rank's own times accuse it: a GPU at low power may wait for the slow one."""
-    return _groupable(case) and any(s.ranks_on_node for s in case.suspicions())
+    return _groupable(case) and any(_beside(s) for s in case.suspicions())
 
 
 def _fill_node(slow: tuple[Case, ...], config: FindingConfig) -> bool:
@@ -124,6 +130,8 @@ def _fill_node(slow: tuple[Case, ...], config: FindingConfig) -> bool:
     if len(slow) < config.node_group_size:
         return False
     jobs = _jobs_of(slow)
+    if not (slow[0].subject.node or equally_slow(slow)):
+        return False
     return _elsewhere(jobs) and len(slow) >= config.node_group_share * _running(jobs)
 
 
@@ -131,18 +139,23 @@ def _jobs_of(slow: Iterable[Case]) -> list[Suspicion]:
     """Return for each job of the slow ranks the suspicion with the largest job size."""
     jobs: dict[str | None, Suspicion] = {}
     for case in slow:
-        jobs[case.subject.job_id] = max(case.suspicions(), key=lambda s: (s.ranks_on_node, s.nodes))
+        jobs[case.subject.job_id] = max(case.suspicions(), key=lambda s: (_beside(s), s.nodes))
     return list(jobs.values())
 
 
 def _running(jobs: Iterable[Suspicion]) -> int:
     """Return how many ranks of the jobs run on the node."""
-    return sum(s.ranks_on_node for s in jobs)
+    return sum(_beside(s) for s in jobs)
+
+
+def _beside(s: Suspicion) -> int:
+    """Return how many ranks of the job run on its subject's node, or likely do; 0 where that is not known."""
+    return s.ranks_on_node or s.ranks_likely_on_node
 
 
 def _elsewhere(jobs: Iterable[Suspicion]) -> bool:
-    """Return whether all jobs run on other nodes too."""
-    return all(s.nodes >= 2 for s in jobs)
+    """Return whether all jobs run on other nodes too; what is likely one of them is not all of its job."""
+    return all(s.nodes >= 2 or s.ranks_likely_on_node for s in jobs)
 
 
 def _node_of(members: tuple[Case, ...]) -> Subject:
@@ -152,6 +165,7 @@ def _node_of(members: tuple[Case, ...]) -> Subject:
         type="node",
         cluster=first.cluster,
         node=first.node,
+        ranks=next((ranks for s in members[0].suspicions() if (ranks := likely_ranks(s))), None),
         job_id=first.job_id if len(jobs) == 1 else None,
         rack=first.rack,
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from alerts.cases.case import Case, case_key
+from alerts.cases.likely_node import likely_ranks
 from alerts.cases.tensor_group import shared
 from alerts.kinds import kind_of
 from slowrank.telemetry import Suspicion
@@ -33,6 +34,8 @@ def scope_key(s: Suspicion) -> str:
         return f"{s.cluster}/node/{subject.node}"
     if subject.rank is None:
         return case_key(s)
+    if (ranks := likely_ranks(s)) is not None:
+        return f"{s.cluster}/ranks/{subject.job_id}/{ranks}"
     if subject.coords and "tp" in subject.coords:
         return f"{s.cluster}/group/{subject.job_id}/{shared(subject)}"
     return f"{s.cluster}/rank/{subject.job_id}/{subject.rank}"

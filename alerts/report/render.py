@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from alerts.cases import tensor_group
+from alerts.cases import likely_node, tensor_group
 from alerts.cases.case import Case
 from alerts.cases.explaining import explaining_key, supporting
 from alerts.cases.scope import Scope
@@ -291,9 +291,11 @@ def _likeliest(brief: _Brief) -> list[Subject]:
 
 
 def _unnamed(brief: _Brief) -> tuple[Evidence, ...]:
-    """Return the evidence for suspects where no single machine is named."""
+    """Return the evidence for suspects where no single machine is named, or for one without a name."""
     if brief.subject.type == "group":
         return (tensor_group.note(brief.suspects),) if brief.case.made_of_ranks else ()
+    if brief.subject.ranks is not None:
+        return (likely_node.note(brief.subject.ranks, len({s.subject.rank for s in brief.own})),)
     return hang.note(brief.suspicions)
 
 
@@ -342,12 +344,13 @@ def _blast(brief: _Brief) -> BlastRadius:
 
 def _peers(case: Case, suspicions: tuple[Suspicion, ...]) -> tuple[int | None, str]:
     """Return with how many the subject was compared, and what they are: a node's peers are nodes."""
-    if case.subject.type == "node" and case.made_of_ranks:
+    if case.subject.node and case.subject.type == "node" and case.made_of_ranks:
         return max(s.nodes for s in suspicions) - 1, "other node"
     peers = max((e.peers.n for s in suspicions for e in s.evidence if e.peers is not None), default=None)
-    if peers is not None and case.subject.type == "group" and case.made_of_ranks:
+    if peers is not None and case.made_of_ranks:
         # Each rank was compared with its mates too.
-        peers -= max(s.ranks_in_group for s in suspicions) - 1
+        likely = case.subject.type == "node"
+        peers -= max(s.ranks_likely_on_node if likely else s.ranks_in_group for s in suspicions) - 1
     return peers, "peer"
 
 

@@ -64,6 +64,12 @@ def _on_node(s: Subject) -> str:
     return " ".join(w for w in words if w) or _named(s)
 
 
+def _node(s: Subject) -> str:
+    if s.ranks is not None:
+        return f"Likely machine of ranks {s.ranks} of job {s.job_id}"
+    return s.node or _named(s)
+
+
 def _job(s: Subject) -> str:
     if s.coords and set(s.coords) != {"pp"}:
         return f"Group {', '.join(f'{k}={v}' for k, v in sorted(s.coords.items()))} of job {s.job_id}"
@@ -134,7 +140,7 @@ _PLACES = {
     "gpu": _on_node,
     "rank": _on_node,
     "group": _group,
-    "node": lambda s: s.node or _named(s),
+    "node": _node,
     "exporter": lambda s: s.node or _named(s),
     "telemetry": lambda s: s.node or _site(s),
     "job": _job,

@@ -176,6 +176,8 @@ def _subject(finding: Any) -> str:
         return f"{where} GPU {subject['gpu_index']}"
     if subject.get("rank") is not None:
         return f"{where} rank {subject['rank']}"
+    if subject.get("ranks") is not None:
+        return f"{where} ranks {subject['ranks']}"
     shared = " ".join(f"{name}={at}" for name, at in sorted((subject.get("coords") or {}).items()))
     return f"{where} {subject.get('nic') or shared}".strip()
 

@@ -32,6 +32,7 @@ class Subject(TypedDict):
     port: NotRequired[str]
     peer_port: NotRequired[str]
     rank: NotRequired[int]
+    ranks: NotRequired[str]
     local_rank: NotRequired[int]
     coords: NotRequired[dict[str, int]]
     job_id: NotRequired[str]

@@ -159,7 +159,7 @@ def _check_suspicion(s: Suspicion) -> None:
     if not (math.isfinite(s.score) and math.isfinite(s.log_likelihood_ratio)):
         raise BadRecord("bad_number", "score and log_likelihood_ratio must be finite")
     _check_weights(s)
-    for field in ("gpus", "ranks", "nodes", "ranks_on_node", "ranks_in_group"):
+    for field in ("gpus", "ranks", "nodes", "ranks_on_node", "ranks_likely_on_node", "ranks_in_group"):
         _check_count(field, getattr(s, field))
     _check_subjects(s)
 

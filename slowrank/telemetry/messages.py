@@ -53,8 +53,10 @@ class Suspicion(_Message, tag="suspicion", frozen=True, kw_only=True):
     finding. ``hypotheses`` are causes with relative log-odds, ``ruled_out`` what was checked and found fine,
     ``suspects`` who within or around the subject may be to blame, likeliest first.
     ``gpus`` is how many GPUs the job gates (cost), ``ranks_on_node`` how many of its ranks run on the
-    subject's node (0 = not known), ``ranks_in_group`` how many ranks its tensor-parallel group has, where no
-    two are known to run on different nodes (0 = it is in none); ``mates`` is how slow its others are.
+    subject's node (0 = not known), ``ranks_likely_on_node`` how many likely do where rows name no node, in a
+    row from a multiple of that on (0 = that is not known either), ``ranks_in_group`` how many ranks its
+    tensor-parallel group has, where no two are known to run on different nodes (0 = it is in none); ``mates``
+    is how slow its others are.
     ``lost`` is what the job's slow steps cost: of several suspicions that are open at once each has its
     share. ``severity``: as the rule itself grades it, if it does. ``shadow``: made by a detector on
     trial; it is recorded, and changes no live finding.
@@ -83,6 +85,7 @@ class Suspicion(_Message, tag="suspicion", frozen=True, kw_only=True):
     nodes: int = 0
     lost: Lost | None = None
     ranks_on_node: int = 0
+    ranks_likely_on_node: int = 0
     ranks_in_group: int = 0
     mates: Mates = ""
     evidence: tuple[Evidence, ...] = ()

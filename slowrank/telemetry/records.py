@@ -110,7 +110,10 @@ Record = NodeSample | JobSteps | NodeEvent
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Subject of a suspicion or a finding; unknown fields are None."""
+    """Subject of a suspicion or a finding; unknown fields are None.
+
+    ``ranks`` ("8-15") are those of a node without a name: its rows name none, and they are likely on one.
+    """
 
     type: SubjectType
     cluster: str
@@ -122,6 +125,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     port: str | None = None
     peer_port: str | None = None
     rank: int | None = None
+    ranks: str | None = None
     local_rank: int | None = None
     coords: dict[str, int] | None = None
     job_id: str | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from detectors.straggler.core import DecisionCore, Ints, StepResult
 from slowrank.telemetry import UNKNOWN_NODE, Subject, Suspicion
 from streams.job.aspect import Aspect, Key
+from streams.job.likely_nodes import likely_node_size
 from streams.job.step_rows import Identity
 from streams.open_suspicions import OpenSuspicions
 
@@ -56,6 +57,13 @@ class JobView:
         """Number of the job's ranks on the node of ``rank``; 0 when the node is not known."""
         node = self.node(rank)
         return 0 if node is None else sum(self.identities[r].node == node for r in self.roster)
+
+    def ranks_likely_on_node(self, rank: int) -> int:
+        """Number of ranks that likely share the node of ``rank``, in a row from a multiple of it on; 0 where
+        rows name nodes, or nothing tells which they are."""
+        if any(self.node(r) is not None for r in self.roster):
+            return 0
+        return likely_node_size(rank, {r: self.identities[r] for r in self.roster}, self.gpus)
 
     def node(self, rank: int) -> str | None:
         """Return the node of ``rank``, or None when its rows named none."""

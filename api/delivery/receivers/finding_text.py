@@ -21,13 +21,15 @@ def subject_path(subject: Mapping[str, Any]) -> str:
         "gpu": subject.get("gpu_index"),
         "rank": subject.get("rank"),
         "group": _shared_coordinates(subject),
+        "node": subject.get("ranks"),
         "job": subject.get("job_id"),
         "nic": subject.get("nic"),
         "rack": subject.get("rack"),
         "switch": subject.get("switch") or subject.get("rail"),
     }.get(kind)
-    # A group over several nodes is known by its job.
-    where = subject.get("node") or (subject.get("job_id") if kind == "group" else None)
+    # A group over several nodes, or a node without a name, is known by its job.
+    of_job = kind == "group" or subject.get("ranks") is not None
+    where = subject.get("node") or (subject.get("job_id") if of_job else None)
     parts = (where, kind, instance)
     return "/".join(str(part) for part in parts if part is not None)
 

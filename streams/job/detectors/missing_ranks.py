@@ -87,4 +87,5 @@ class MissingRanks:
             # Without them its telemetry may be lost rather than the rank.
             severity=None if vouched else "warning",
             ranks_on_node=0 if vouched else view.ranks_on_node(rank),
+            ranks_likely_on_node=view.ranks_likely_on_node(rank),
         )

@@ -71,6 +71,7 @@ def _group_suspicion(view: JobView, group: SlowGroup, at: float) -> Suspicion:
             coords=_shared(ranks, group.family),
         ),
         ranks_on_node=0,
+        ranks_likely_on_node=0,
         ranks_in_group=0,
         mates="",
         suspects=tuple(

@@ -138,6 +138,7 @@ def suspicion_of(view: JobView, slow: SlowRank, at: float) -> Suspicion:
         slowdown_ratio=round(slow.ratio, 4),
         job_slowdown_ratio=round(slow.job_ratio, 4),
         ranks_on_node=view.ranks_on_node(rank),
+        ranks_likely_on_node=view.ranks_likely_on_node(rank),
         ranks_in_group=why.tensor_group,
         mates=why.mates,
         evidence=(

@@ -218,6 +218,50 @@ def test_a_few_ranks_of_a_node_are_no_node(changes):
     assert [f.subject.rank for f in versions if f.status == "open"] == [0, 1, 2]
 
 
+def ranks_in_a_row(first, ratios, **changes):
+    """Ranks of rows without nodes that slow down together, of a job of two times eight."""
+    ranks = [Subject(type="rank", cluster="c", rank=first + i, job_id="j1") for i in range(len(ratios))]
+    share = Lost(gpu_seconds=100.0, gpus=1.0)
+    shown = {"overwhelming": True, "ranks_likely_on_node": 8, "nodes": 1, "lost": share} | changes
+    return [slow(10, subject=r, slowdown_ratio=by, **shown) for r, by in zip(ranks, ratios, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["straggler.fail_slow", "data.loader_slow"])
+def test_ranks_of_a_likely_node_are_one_finding(kind):
+    """All of a block of ranks fall behind together, rows name no node: one finding, with all they cost."""
+    last, versions = run(*ranks_in_a_row(8, [1.3] * 8, kind=kind))
+    opened = [f for f in versions if f.status == "open"]
+    assert {(f.subject.type, f.subject.node, f.subject.ranks) for f in opened} == {("node", None, "8-15")}
+    found = last[kind, "node"]
+    assert found.gpu_hours_lost == pytest.approx(8 * 100.0 / 3600.0, abs=1e-4)
+    assert found.evidence[0].note.startswith("rows name no node; ranks 8-15")
+    assert found.action.commands == ()
+
+
+def test_a_likely_node_is_named_by_its_ranks():
+    """No name is claimed that rows did not tell, and it is compared with all ranks but its own."""
+    last, _ = run(*ranks_in_a_row(8, [1.3] * 8))
+    title = last["straggler.fail_slow", "node"].title
+    assert title == "Likely machine of ranks 8-15 of job j1 is 1.30x slower than 8 peers"
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        ranks_in_a_row(4, [1.3] * 8),
+        ranks_in_a_row(8, [1.6, 1.3, 1.1, 1.4, 1.2, 1.5, 1.05, 1.3]),
+        ranks_in_a_row(8, [1.3] * 8, ranks_likely_on_node=0),
+        ranks_in_a_row(8, [1.3]),
+    ],
+    ids=["across two blocks", "by unlike amounts", "of nodes that nothing tells", "alone"],
+)
+def test_other_ranks_without_nodes_are_no_machine(ranks):
+    """Each is a finding of its own, named as a rank."""
+    _, versions = run(*ranks, until=120)
+    opened = {(f.subject.type, f.subject.rank) for f in versions if f.status == "open"}
+    assert opened == {("rank", s.subject.rank) for s in ranks}
+
+
 def ranks_one_by_one(*times, **changes):
     """Ranks of one node that are found slow one after another, all since 5.0."""
     ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(8)]

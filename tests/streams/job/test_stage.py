@@ -73,6 +73,23 @@ def test_knows_no_node_where_rows_name_none():
     }
 
 
+@pytest.mark.parametrize(("local", "size"), [(None, 8), ("local_rank", 4)])
+def test_tells_which_ranks_likely_share_a_node_without_a_name(local, size):
+    """Rows name no node: eight ranks in a row, or as many as there are local ranks; no name is made up."""
+    work = healthy()
+    work[90:, 11] *= 1.3
+    stage = SuspectingStage()
+    found: list[Suspicion] = []
+    for record in records(synchronous(work)):
+        for row in rows(record):
+            del row["node"]
+            row.pop("local_rank", None)
+            more = {} if local is None else {local: row["rank"] % size}
+            found += stage.process(steps_record([row | more]))
+    assert {(s.subject.rank, s.subject.node, s.ranks_on_node) for s in found} == {(11, None, 0)}
+    assert {s.ranks_likely_on_node for s in found} == {size}
+
+
 def test_counts_the_ranks_of_a_node():
     """A suspicion holds how many of the job's ranks share the node."""
     work = healthy()

@@ -1,6 +1,8 @@
 """What a person should do about a finding. Commands are printed to be copied; slowrank never runs one."""
 
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 
 from alerts.finding import Action, Advice, Decision
 from alerts.kinds import kind_of
@@ -9,10 +11,12 @@ from alerts.report.title import place
 from slowrank.telemetry import Subject
 
 _DRAINABLE = ("gpu", "node", "rank", "group", "nic")
-_NEXT: dict[Decision, str] = {
-    "wait": "Wait for now.",
-    "rebalance": "Give {place} less work where the job can.",
-    "evict": "Drain {place} and restart from the last checkpoint on a spare.",
+
+# What follows the action itself: the job goes on meanwhile.
+_LATER: dict[Decision, str] = {
+    "wait": "Do not restart its job for it yet.",
+    "rebalance": "Until then give {place} less work where the job can.",
+    "evict": "",
 }
 _NEEDS_THE_NODE_EMPTY = ("DRAIN_NODE", "REBOOT_NODE", "HARDWARE_INSPECTION", "REPLACE_CABLE", "RESET_GPU")
 
@@ -25,10 +29,12 @@ def action(
     finding_id: str,
     advice: Advice | None = None,
     where: str | None = None,
+    pages: bool = False,
 ) -> Action:
     """Return the next step for the likeliest cause; what holds a whole job back is weighed by ``advice``.
 
-    ``where`` names what to look at, if that is not all of the subject.
+    First what is done first, then what may be done instead. ``where`` names what to look at, if that is not
+    all of the subject; ``pages`` is that the finding does.
     """
     where = where or place(subject)
     own, likeliest = kind_of(kind), kind_of(hypothesis)
@@ -40,14 +46,47 @@ def action(
     evicts = weighed is not None and weighed.decision == "evict"
     node = subject.node if subject.type in _DRAINABLE else None
     code = "DRAIN_NODE" if node and evicts else rule.action
-    commands: tuple[str, ...] = ()
+    step = Action(code, text, advice=advice)
+    if evicts:
+        then = f"{_drain(subject, where)} and restart its job from the last checkpoint on a spare."
+        step = replace(step, text=f"{then} {text}")
     if node and code in _NEEDS_THE_NODE_EMPTY:
-        commands = _drain(node, f"slowrank {finding_id[:12]} {hypothesis}")
-    if weighed is not None:
-        # Without it the commands would contradict the advice not to restart the job now.
-        later = f" Drain {node} for that once its job can spare it." if commands and not evicts else ""
-        text = f"{_NEXT[weighed.decision].format(place=where)} {text}{later} {reason(weighed)}"
-    return Action(code, text, commands, advice=advice)
+        step = replace(step, commands=drain((node,), finding_id, hypothesis))
+    if step.commands and weighed is not None and not evicts:
+        step = _drained(step, subject)
+    elif pages:
+        step = paging(step, subject, finding_id=finding_id, why=hypothesis)
+    if weighed is None:
+        return step
+    later = _LATER[weighed.decision].format(place=where)
+    return replace(step, text=" ".join(part for part in (step.text, later, reason(weighed)) if part))
+
+
+def paging(step: Action, subject: Subject, *, finding_id: str, why: str) -> Action:
+    """Return the step of a finding that pages, with the drain of the machine that it names."""
+    named = subject.node is not None or subject.rank is not None or subject.ranks is not None
+    evicts = step.advice is not None and step.advice.decision == "evict"
+    if subject.type not in _DRAINABLE or not named or step.commands:
+        return step
+    if subject.node:
+        step = replace(step, commands=drain((subject.node,), finding_id, why))
+    return step if evicts else _drained(step, subject)
+
+
+def _drained(step: Action, subject: Subject) -> Action:
+    """Return the step with the drain of its machine: before it, or after what may show another culprit."""
+    drains = (
+        f"{_drain(subject, place(subject))}: no other job starts there, and its own goes on until it ends."
+    )
+    if step.code.startswith("CHECK_"):
+        return replace(step, text=f"{step.text} If that shows nothing, {drains[0].lower()}{drains[1:]}")
+    return replace(step, text=f"{drains} {step.text}")
+
+
+def _drain(subject: Subject, where: str) -> str:
+    if subject.node or subject.type == "group":
+        return f"Drain {subject.node or where}"
+    return f"Look up the node of {where}, drain it"
 
 
 def watch(subject: Subject) -> Action:
@@ -68,9 +107,10 @@ def check_uplinks(subject: Subject) -> Action:
     return Action("CHECK_NETWORK", f"Check the uplinks of {place(subject)}, then its power: {state}.")
 
 
-def _drain(node: str, reason: str) -> tuple[str, ...]:
-    name = shlex.quote(node)
+def drain(nodes: Sequence[str], finding_id: str, why: str) -> tuple[str, ...]:
+    """Return the commands after which no other job starts on the nodes, by workload manager."""
+    reason = shlex.quote(f"slowrank {finding_id[:12]} {why}")
     return (
-        f"scontrol update nodename={name} state=drain reason={shlex.quote(reason)}",
-        f"kubectl cordon {name}",
+        f"scontrol update nodename={shlex.quote(','.join(nodes))} state=drain reason={reason}",
+        f"kubectl cordon {' '.join(shlex.quote(node) for node in nodes)}",
     )

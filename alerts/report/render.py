@@ -16,7 +16,7 @@ from alerts.kinds import kind_of
 from alerts.reasoning import hang
 from alerts.reasoning.calibration import Basis
 from alerts.reasoning.fusion import basis_of, cause, confidence
-from alerts.report.action import action, watch
+from alerts.report.action import action, drain, watch
 from alerts.report.advice import Loss, advice
 from alerts.report.cost import lost_per_hour
 from alerts.report.eviction import eviction, in_words
@@ -255,14 +255,20 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     if why == "imbalance.stage":
         todo, where = slow_group(brief.subject, brief.own)
     next_step = action(
-        brief.kind, brief.subject, hypothesis=todo, finding_id=identity, advice=weighed, where=where
+        brief.kind,
+        brief.subject,
+        hypothesis=todo,
+        finding_id=identity,
+        advice=weighed,
+        where=where,
+        pages=_severity(brief) == "critical",
     )
     if len(likely) >= 2:
         next_step = replace(next_step, text=f"{next_step.text} {_ONE_OF_THEM[brief.case.made_of_ranks]}")
-    return _isolating(next_step, brief, config)
+    return _isolating(next_step, brief, config, identity)
 
 
-def _isolating(next_step: Action, brief: _Brief, config: FindingConfig) -> Action:
+def _isolating(next_step: Action, brief: _Brief, config: FindingConfig, identity: str) -> Action:
     """Return the next step with the nodes to evict together, where one of several is at fault in a job or in
     a group over several nodes."""
     of_group = brief.subject.type == "group" and not brief.case.made_of_ranks
@@ -279,7 +285,8 @@ def _isolating(next_step: Action, brief: _Brief, config: FindingConfig) -> Actio
     chosen = eviction(suspects, gpus=gpus, costs=config.costs)
     if chosen is None:
         return next_step
-    return replace(next_step, text=f"{next_step.text} {in_words(chosen)}", eviction=chosen)
+    commands = next_step.commands or drain(chosen.nodes, identity, brief.cause.hypothesis)
+    return replace(next_step, text=f"{next_step.text} {in_words(chosen)}", commands=commands, eviction=chosen)
 
 
 def _likeliest(brief: _Brief) -> list[Subject]:

@@ -29,7 +29,7 @@ from alerts.finding import BlastRadius, Finding
 from alerts.kind import Standing
 from alerts.kinds import kind_of
 from alerts.reasoning.hang import ONSET_APART_SECONDS
-from alerts.report.action import action, check_uplinks
+from alerts.report.action import action, check_uplinks, paging
 from alerts.report.render import MAX_EVIDENCE
 from alerts.report.severity import ORDER, severity
 from alerts.report.title import title
@@ -204,11 +204,17 @@ def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
     live = any(hang.status in LIVE for hang in hangs)
     ended = [f.resolved_at for f in everything if f.resolved_at is not None]
     over = finding.status not in LIVE
+    graver = max(shown.severity, _severity(finding, hangs), key=ORDER.index)
+    step = shown.action
+    if graver == "critical":
+        why = shown.kind if shown.cause is None else shown.cause.hypothesis
+        step = paging(step, shown.subject, finding_id=finding.id, why=why)
     return replace(
         shown,
+        action=step,
         status="open" if over and live else finding.status,
         resolved_at=max(ended) if over and not live else None,
-        severity=max(shown.severity, _severity(finding, hangs), key=ORDER.index),
+        severity=graver,
         last_seen_at=max(f.last_seen_at for f in everything),
         job_slowdown_ratio=max(
             (r for f in everything if (r := f.job_slowdown_ratio) is not None), default=None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from alerts.finding import Action
 from alerts.harm import harm, hurts
 from alerts.kinds import KINDS, kind_of
-from alerts.report.action import action
+from alerts.report.action import action, paging
 from alerts.report.advice import Loss, advice
 from alerts.report.cost import ActionCosts, lost_per_hour
 from alerts.report.severity import isolated, milder, severity
@@ -17,6 +17,7 @@ from alerts.report.title import MAX_TITLE, places, title
 from slowrank.telemetry import Subject
 
 GPU = Subject(type="gpu", cluster="c", node="gpu-0423", gpu_index=5, rank=3389, job_id="j")
+NOWHERE = Subject(type="rank", cluster="c", rank=3, job_id="j1")
 JOB = Subject(type="job", cluster="c", job_id="j")
 TYPES = ["gpu", "node", "nic", "link", "switch", "rank", "job", "rack", "exporter", "telemetry"]
 CODES = (
@@ -185,11 +186,12 @@ def test_title_of_anything_is_one_short_line(kind, type_, name, ratio):
     assert text.isprintable()
 
 
-def told(kind, subject=GPU, *, cause=None, lost=None):
+def told(kind, subject=GPU, *, cause=None, lost=None, pages=False):
     """The action about a job of 1,000 GPUs at 1.2 that has lost so many GPU-hours (None: nothing)."""
     loss = None if lost is None else Loss(1000, lost_per_hour(1000, 1.2), lost, age=60.0)
     weighed = None if loss is None else advice(cause or kind, loss, ActionCosts())
-    return action(kind, subject, hypothesis=cause or kind, finding_id="fnd_01JD7Q4Y6R8V", advice=weighed)
+    fields = {"hypothesis": cause or kind, "finding_id": "fnd_01JD7Q4Y6R8V"}
+    return action(kind, subject, **fields, advice=weighed, pages=pages)
 
 
 def test_a_machine_that_has_cost_a_restart_is_drained():
@@ -201,15 +203,45 @@ def test_a_machine_that_has_cost_a_restart_is_drained():
     )
     assert "cooling" in drained.text
     assert "which pays for a restart (333 GPU-h)" in drained.text
-    assert "Drain gpu-0423 for that" not in drained.text
+    assert drained.text.startswith("Drain gpu-0423 and restart its job from the last checkpoint on a spare.")
     waits = told("straggler.fail_slow", cause="throttle.thermal", lost=2.0)
     assert (waits.code, waits.advice.decision) == ("HARDWARE_INSPECTION", "rebalance")
-    # It comes with the same commands, and says when they are due.
+    # It comes with the same commands, and says that they do not stop the job.
     assert waits.commands == drained.commands
-    assert "heat sink. Drain gpu-0423 for that once its job can spare it. When this was" in waits.text
+    first, check, later = (waits.text.index(words) for words in ("Drain gpu-0423: no", "Check", "less work"))
+    assert 0 == first < check < later < waits.text.index("When this was")
     assert told("straggler.fail_slow").code == "RUN_DIAG"
     assert told("straggler.fail_slow").advice is None
     assert told("straggler.intermittent", lost=400.0).code == "WATCH"
+
+
+@pytest.mark.parametrize("kind", ["straggler.fail_slow", "straggler.intermittent"])
+def test_what_pages_is_drained_first(kind):
+    """Also where its kind only watches or tests the machine, and a restart is not paid for yet."""
+    step, page = told(kind, lost=2.0), told(kind, lost=2.0, pages=True)
+    assert (step.commands, page.code) == ((), step.code)
+    first = "Drain gpu-0423: no other job starts there, and its own goes on until it ends."
+    assert page.text == f"{first} {step.text}"
+    assert page.commands[1] == "kubectl cordon gpu-0423"
+    assert paging(page, GPU, finding_id="fnd_01JD7Q4Y6R8V", why=kind) == page
+
+
+@pytest.mark.parametrize("lost", [None, 2.0])
+def test_what_may_be_the_data_is_looked_at_before_its_node_is_drained(lost):
+    """A loader that is slow on one node may be the storage's fault; less work comes after both."""
+    step = told("data.loader_slow", lost=lost, pages=True)
+    words = ["Look at the data loader", "If that shows nothing, drain gpu-0423: no other"]
+    found = [step.text.index(word) for word in [*words, *(["less work", "When this was"] if lost else [])]]
+    assert found[0] == 0
+    assert found == sorted(found)
+    assert step.commands[1] == "kubectl cordon gpu-0423"
+
+
+def test_a_machine_without_a_name_is_looked_up_first():
+    """No command is made up for it."""
+    page = told("straggler.fail_slow", NOWHERE, pages=True)
+    assert page.text.startswith("Look up the node of Rank 3 of job j1, drain it: no other job starts there")
+    assert page.commands == ()
 
 
 def test_a_job_is_never_drained():

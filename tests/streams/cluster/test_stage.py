@@ -159,6 +159,15 @@ def test_relapse_within_a_day_keeps_the_id():
     assert versions[-1].occurrences == 2
 
 
+def test_a_page_begins_with_the_command_that_keeps_other_jobs_away():
+    """A critical finding about a machine has its drain commands, though diagnostics are what it asks for."""
+    last, _ = run(slow(overwhelming=True))
+    found = last["straggler.fail_slow", "rank"]
+    assert (found.severity, found.action.code) == ("critical", "RUN_DIAG")
+    assert [command.split()[0] for command in found.action.commands] == ["scontrol", "kubectl"]
+    assert found.action.text.startswith("Drain n1: no other job starts there")
+
+
 def three_ranks(**changes):
     ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(3)]
     return run(*(slow(10, subject=r, overwhelming=True, **changes) for r in ranks))

@@ -41,8 +41,9 @@ class Kind:
     """One row of ``alerts.kinds``.
 
     ``title`` may name ``{place}``, ``{group}`` (the place, else some ranks of the job), ``{ratio}``,
-    ``{peers}`` and ``{missing}`` (what a stopped job lacks); ``text``, the advice, ``{place}``. ``meaning``
-    is the Markdown of its row in ``docs/findings.md``; ``phrase`` names it as a cause in a few words.
+    ``{peers}``, ``{missing}`` (what a stopped job lacks) and ``{again}`` (how often it has stopped);
+    ``text``, the advice, ``{place}``. ``meaning`` is the Markdown of its row in ``docs/findings.md``;
+    ``phrase`` names it as a cause in a few words.
 
     Most rows are of a CAUSE and a warning: these are the defaults.
 

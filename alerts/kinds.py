@@ -88,7 +88,7 @@ KINDS: dict[str, Kind] = {
     ),
     "hang.job": Kind(
         standing=FATAL,
-        title="{place} has stopped: {missing}",
+        title="{place} has stopped{again}: {missing}",
         meaning=(
             "no steps, and machines that do not work; information from about 12 s after the last step, "
             "critical from 60 s, in a job seen for less than half an hour and with few pauses from 120 "

@@ -37,8 +37,8 @@ _ONE_OF_THEM = {
 }
 
 # The probability from which one rank is said not to have arrived: what a detector gives the only one that
-# is behind (``detectors.job.arrivals``).
-_SURELY = 0.9
+# is behind (``detectors.job.arrivals``), and shares among several, rounded to four digits.
+_SURELY, _ROUNDING = 0.9, 0.5e-4
 
 MACHINES = ("gpu", "node", "rank", "group", "nic", "link")
 
@@ -199,13 +199,19 @@ def _title(brief: _Brief) -> str:
         own_past=own_past,
         hypothesis=why,
         awaited=_awaited(brief),
+        stops=brief.case.flaps + 1,
     )
 
 
-def _awaited(brief: _Brief) -> int | None:
-    """Return the rank that a stopped job surely waits for."""
-    surest = max(brief.suspects, key=lambda s: s.probability, default=None)
-    return surest.subject.rank if surest is not None and surest.probability >= _SURELY else None
+def _awaited(brief: _Brief) -> tuple[Subject, ...]:
+    """Return the rank that a stopped job surely waits for, or those of one node among which it surely is."""
+    surest = [s for s in brief.suspects if s.probability >= _SURELY] or list(brief.suspects)
+    ranks = sorted((s.subject for s in surest), key=lambda s: s.rank or 0)
+    nodes = {s.node for s in ranks}
+    if any(s.rank is None for s in ranks) or (len(ranks) > 1 and (len(nodes) > 1 or None in nodes)):
+        return ()
+    sure = math.fsum(s.probability for s in surest) >= _SURELY - _ROUNDING * len(surest)
+    return tuple(ranks) if sure else ()
 
 
 def _code(suspicions: tuple[Suspicion, ...]) -> str:

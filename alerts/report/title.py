@@ -21,13 +21,14 @@ def title(
     peer: str = "peer",
     own_past: bool = False,
     hypothesis: str | None = None,
-    awaited: int | None = None,
+    awaited: Sequence[Subject] = (),
+    stops: int = 1,
 ) -> str:
     """Return the title, cut to 120 characters and without control characters.
 
     A slow job without a slow machine is named by its likeliest ``hypothesis``, where that has a template.
     ``peer`` is what ``peers`` counts; ``own_past``: it is slower than it was, and not than they are.
-    ``awaited``: the rank that a stopped job waits for.
+    ``awaited``: the ranks that a stopped job waits for, ascending; ``stops``: how often it has stopped.
     """
     row, why = kind_of(kind), kind_of(hypothesis or "")
     if row.no_culprit and why.reported_as != "finding" and why.title is not None:
@@ -38,10 +39,21 @@ def title(
         group=place(subject) if subject.coords else f"A group of ranks of job {subject.job_id}",
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
         peers="it was" if own_past else _count(peers, peer),
-        missing="no steps" if awaited is None else f"rank {awaited} did not arrive",
+        missing=f"{_ranks(awaited)} did not arrive" if awaited else "no steps",
+        again=f" {stops} times" if stops > 1 else "",
     )
     text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")
     return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
+
+
+def _ranks(subjects: Sequence[Subject]) -> str:
+    """Return ranks of one node in words: ``rank 7``, ``ranks 8-15 of gpu-0423``, ``3 ranks of gpu-0423``."""
+    ranks = [s.rank or 0 for s in subjects]
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    in_a_row = ranks == list(range(ranks[0], ranks[-1] + 1))
+    named = f"ranks {ranks[0]}-{ranks[-1]}" if in_a_row else f"{len(ranks)} ranks"
+    return f"{named} of {subjects[0].node}"
 
 
 def _count(peers: int | None, peer: str) -> str:

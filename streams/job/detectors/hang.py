@@ -14,7 +14,7 @@ from slowrank.telemetry.records import Suspect
 from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
 from streams.job.step_aligner import Step
-from streams.job.suspicions import PROGRESS, dated
+from streams.job.suspicions import PROGRESS, WEIGHT_SLOW, dated
 from streams.job.view import JobView, spans
 
 HANG: Key = (Aspect("hang"), -1)
@@ -154,6 +154,9 @@ def _vote(
         "suspects": tuple(Suspect(subject=view.subject(r), probability=chance) for r in absent[:_MOST_NAMED]),
         "severity": "error" if absent and not busy else None,
     }
+    if absent and not busy:
+        # It opens a finding by itself; a stop at which all arrived may be a pause or the job's end.
+        more["log_likelihood_ratio"] = WEIGHT_SLOW
     return HangVote(
         **(asdict(dates) | more),
         signal="no_progress",

@@ -290,6 +290,46 @@ def test_a_stop_names_the_rank_that_did_not_arrive(probability, missing):
     assert found["job"].title == f"Job j has stopped: {missing}"
 
 
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "missing"),
+    [
+        (range(8, 16), 1, "ranks 8-15 of n0 did not arrive"),
+        (range(8, 19), 1, "ranks 8-18 of n0 did not arrive"),
+        ((8, 9, 12), 1, "3 ranks of n0 did not arrive"),
+        (range(8, 16), 2, "no steps"),
+    ],
+)
+def test_a_stop_names_the_ranks_of_a_node_that_did_not_arrive(ranks, nodes, missing):
+    """Which of them it is they share the probability of; ranks of several nodes are only suspects."""
+    share = round(0.9 / len(ranks), 4)
+    suspects = tuple(
+        Suspect(
+            subject=Subject(type="rank", cluster="c", node=f"n{k % nodes}", rank=rank, job_id="j"),
+            probability=share,
+        )
+        for k, rank in enumerate(ranks)
+    )
+    (found,) = told([replace(hung(ts=20.0), suspects=suspects, alone=True)])
+    assert found["job"].title == f"Job j has stopped: {missing}"
+
+
+def test_a_job_that_stops_again_and_again_says_how_often():
+    """As in a loop of crashes and restarts: three stops within minutes are one finding."""
+    stops = [
+        [replace(hung(ts=at, state=state), alone=True, onset=at - 10.0)]
+        for at, state in (
+            (20.0, "raise"),
+            (50.0, "clear"),
+            (80.0, "raise"),
+            (90.0, "clear"),
+            (120.0, "raise"),
+        )
+    ]
+    titles = [found["job"].title for found in told(*stops)]
+    assert titles[0] == "Job j has stopped: no steps"
+    assert titles[-1] == "Job j has stopped 3 times: no steps"
+
+
 def test_most_ranks_of_a_group_are_all_of_them():
     """Three of four are half as likely as the likeliest: all four are looked at, as many as are suspects."""
     group = Subject(type="group", cluster="c", job_id="j", coords={"dp": 5})

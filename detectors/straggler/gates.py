@@ -233,6 +233,8 @@ def _rose_with_its_place(ratios: Ratios, found: Candidate, places: PlaceMates) -
     What one rank of each machine does for the others, most of them show. Without coordinates there may be too
     few ranks at a position of the layer to see it (``is_position``), and those of one stage are enough.
     """
+    if places.seen[found.rank]:
+        return True
     x = ratios.history.last("x", min(found.steps + LOOK_BEFORE, ratios.settled))
     # What began before all that is held has no past to compare with.
     past = len(x) - found.steps >= _LEAST_OWN_PAST
@@ -248,6 +250,8 @@ def _rose_with_its_place(ratios: Ratios, found: Candidate, places: PlaceMates) -
 def comes_with_its_place(ratios: Ratios, rank: int, x: Floats, slow: Bools, places: PlaceMates) -> bool:
     """Return whether most ranks at its place on other machines are slow in the same steps, again and again:
     those of ``x`` [steps, ranks] in which it is ``slow`` [steps], against the others."""
+    if places.seen[rank]:
+        return True
     if not places.of(rank).any() or slow.all():
         return False
     rise = nan_median(x[slow]) - nan_median(x[~slow])
@@ -258,11 +262,15 @@ def _is_of_its_place(
     ratios: Ratios, rank: int, rise: Floats, steps: int, places: PlaceMates, *, least: float
 ) -> bool:
     size = float(rise[rank])
-    rose, mates = places.rose(rank, rise, size=size, least=least)
-    if not rose:
+    rose = places.rose(rank, rise, size=size, least=least)
+    if not rose.any():
         return False
     held = ratios.history.last("x", min(ratios.settled, ratios.history.capacity))
-    return not places.by_chance(rank, held, steps, size=size, rose=rose, of=mates)
+    if places.by_chance(rank, held, steps, size=size, rose=int(rose.sum())):
+        return False
+    # Those who are slower by more than their place are asked for themselves.
+    places.seen |= rose & (rise <= size / _HALF)
+    return True
 
 
 def wanders(ratios: Ratios, found: Candidate) -> bool:

@@ -50,6 +50,8 @@ class PlaceMates:
 
     def __init__(self, nodes: PeerGroups, families: GroupFamilies | None) -> None:
         self._nodes, self._families = nodes, families
+        # Who was seen to be so in the step at hand: of a job of 1,024 ranks 128 may be, all for one reason.
+        self.seen: Bools = np.zeros(nodes.index.size, dtype=np.bool_)
         first = np.cumsum(nodes.sizes) - nodes.sizes
         self._place = np.empty(nodes.index.size, dtype=np.intp)
         within = np.arange(nodes.index.size) - np.repeat(first, nodes.sizes)
@@ -64,27 +66,27 @@ class PlaceMates:
             mates[members] = False
         return mates
 
-    def rose(self, rank: int, rise: Floats, *, size: float, least: float) -> tuple[int, int]:
-        """Return how many mates of ``rank`` rose with it, and of how many; 0 of them unless it is more than
-        a share of ``least`` and the ranks at other places rose less often.
+    def rose(self, rank: int, rise: Floats, *, size: float, least: float) -> Bools:
+        """Return the mates of ``rank`` that rose with it, [ranks]; none unless they are a share of ``least``
+        or more and the ranks at other places rose less often.
 
         ``rise`` [ranks] is what ratios rose by in the steps in which that of ``rank`` did by ``size``.
         """
         mates = self.of(rank)
-        number = int(mates.sum())
+        number, none = int(mates.sum()), np.zeros(mates.size, dtype=np.bool_)
         rose = rise >= _HALF * size
         if not rose[rank] or not number or np.count_nonzero(rose & mates) < max(1.0, least * number):
-            return 0, number
+            return none
         whole = np.bincount(self._nodes.index, weights=rose) >= MOST_OF_MACHINE * self._nodes.sizes
         rose &= ~whole[self._nodes.index]
         others = self._elsewhere(rank) & ~self._at_place(rank)
         usual = float(np.mean(rose[others])) if others.any() else 0.0
-        together = int((rose & mates).sum())
-        enough = rose[rank] and together >= max(1.0, least * number, _MORE_OFTEN * usual * number)
-        return (together if enough else 0), number
+        together: Bools = rose & mates
+        enough = rose[rank] and together.sum() >= max(1.0, least * number, _MORE_OFTEN * usual * number)
+        return together if enough else none
 
-    def by_chance(self, rank: int, x: Floats, steps: int, *, size: float, rose: int, of: int) -> bool:
-        """Return whether ``rose`` of ``of`` mates may have risen by chance for ``steps`` by half of ``size``,
+    def by_chance(self, rank: int, x: Floats, steps: int, *, size: float, rose: int) -> bool:
+        """Return whether ``rose`` of its mates may have risen by chance for ``steps`` by half of ``size``,
         going by ratios ``x`` [steps, ranks] of those at other places."""
         others = np.flatnonzero(~self._at_place(rank))
         length = min(steps, _LONGEST_BLOCK, len(x) // _LEAST_BLOCKS)
@@ -95,7 +97,7 @@ class PlaceMates:
         middle = nan_median(some[-blocks * length :].reshape(blocks, length, -1), axis=1)
         above = middle - nan_median(middle)
         q = (np.count_nonzero(above >= _HALF * size) + 0.5) / (np.isfinite(above).sum() + 1.0)
-        return _reached(rose, of, float(q)) > _CHANCE
+        return _reached(rose, int(self.of(rank).sum()), float(q)) > _CHANCE
 
     def _at_place(self, rank: int) -> Bools:
         at: Bools = self._place == self._place[rank]

@@ -149,6 +149,7 @@ class StragglerDetector:
     def update(self, times: StepTimes) -> StepResult:
         """Take the next step; return what is new."""
         ratios = self.ratios
+        self._places.seen[:] = False
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network, self._rotation = NetworkWatch(), RotatingSlowness(ratios.ranks)

@@ -74,8 +74,9 @@ KINDS: dict[str, Kind] = {
         title="{place} is {ratio} slower than it was; no machine stands out",
         meaning=(
             "the job is slow and no machine stands out; the hypothesis gives the cause: `imbalance.stage`, "
-            "`imbalance.position` (all ranks at one place of the layers became slow), `imbalance.workload`, "
-            "`congestion`, `group`, `data` (all ranks wait longer for data: "
+            "`imbalance.machine` (beside it, where the group is all of one machine and no coordinates are "
+            "told), `imbalance.position` (all ranks at one place of the layers became slow), "
+            "`imbalance.workload`, `congestion`, `group`, `data` (all ranks wait longer for data: "
             "`CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what)"
         ),
         phrase="all of the job is slower",
@@ -471,6 +472,13 @@ KINDS: dict[str, Kind] = {
         action="CHECK_APP",
         text="Look at what {place} share, their part of the work or their place on the nodes.",
         reported_as="cause",
+    ),
+    "imbalance.machine": Kind(
+        phrase="slow machine",
+        action="CHECK_APP",
+        text="Run a diagnosis on the machine of {place}: a slow one looks like a stage with more work.",
+        reported_as="cause",
+        without_past=True,
     ),
     "imbalance.position": Kind(
         title="{group} has come to carry {ratio} the compute of the others",

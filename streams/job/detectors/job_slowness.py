@@ -21,6 +21,11 @@ _ASPECTS = {
 }
 
 
+# Log-odds; chosen: uneven stages are more common than machines that were slow from the first step on, and
+# where rows tell no coordinates the two look alike.
+_WEIGHT_MACHINE = WEIGHT_SLOW - 1.0
+
+
 class JobSlownessDetector(OfCore):
     """Slowness that no rank causes, from when it shows until it has been gone for several looks."""
 
@@ -51,13 +56,19 @@ def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) 
     """Build a stage, position or other group with more work than the others: a finding about the job."""
     role = view.role(stage.members)
     coords = {name: value for name, value in role.items() if isinstance(value, int)}
-    where = view.role_name(stage.members) or f"ranks {spans([view.roster[i] for i in stage.members])}"
+    ranks = frozenset(view.roster[i] for i in stage.members)
+    where = view.role_name(stage.members) or f"ranks {spans(ranks)}"
+    hypotheses = {f"imbalance.{found.kind}": WEIGHT_SLOW}
+    machine = next((node for node, own in view.machines().items() if own == ranks), None)
+    if machine is not None and not role:
+        where += f" (all those of {machine})"
+        hypotheses["imbalance.machine"] = _WEIGHT_MACHINE
     return about_job(
         view,
         at,
         catalogue_id="stage",
         subject=view.job(coords or None),
-        hypotheses={f"imbalance.{found.kind}": WEIGHT_SLOW},
+        hypotheses=hypotheses,
         slowdown=found.slowdown,
         since=(found.onset_lo, found.onset),
         ratio=stage.ratio,

@@ -31,6 +31,20 @@ def test_long_stage_is_a_finding_about_the_job(with_coords):
     assert stage.subject.coords == ({"pp": 3} if with_coords else None)
 
 
+@pytest.mark.parametrize("with_coords", [True, False])
+def test_a_slow_group_that_fills_a_machine_may_be_the_machine(with_coords):
+    """Where no coordinates tell it to be a stage, the finding says whose ranks they are, and that a slow
+    machine is another explanation."""
+    work = healthy(ranks=32, seed=8)
+    work[:, 16:24] *= 1.4
+    (found,) = job_level(run(synchronous(work, overhead=1.0, coords=layout(32, 4) if with_coords else None)))
+    if with_coords:
+        assert list(found.hypotheses) == ["imbalance.stage"]
+        return
+    assert found.hypotheses["imbalance.stage"] > found.hypotheses["imbalance.machine"] > 0
+    assert found.evidence[0].note == "ranks 16-23 (all those of node-0002)"
+
+
 def test_a_stage_that_gets_more_work_for_a_while_is_dated_and_cleared():
     """The imbalance begins with the first long step, not the job, and ends when the work is even again."""
     work = healthy(steps=400, noise=0.01)

@@ -53,6 +53,8 @@ class Probe:
         self._group = group
         self._consumer: AIOKafkaConsumer | None = None
         self._admin: AIOKafkaAdminClient | None = None
+        # Kept: the client library leaves what a stopped one held to the cyclic collector.
+        self._committers: dict[str, AIOKafkaConsumer] = {}
 
     async def ends(self, places: Iterable[PartitionId]) -> dict[PartitionId, int]:
         """Return the end offsets of partitions."""
@@ -86,18 +88,18 @@ class Probe:
         """Commit a text as metadata of partitions, in a group that has no consumers."""
         if not texts:
             return
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap,
-            group_id=group,
-            enable_auto_commit=False,
-            request_timeout_ms=TIMEOUT_MS,
-        )
-        consumer.assign([TopicPartition(*place) for place in texts])
+        consumer = await self._started_committer(group)
+        places = {TopicPartition(*place): OffsetAndMetadata(0, text) for place, text in texts.items()}
+        if not places.keys() <= consumer.assignment():
+            consumer.assign(list(places))
+            # Only what is assigned can be committed; nothing of it is read.
+            consumer.pause(*places)
         try:
-            await started(consumer)
-            await consumer.commit({TopicPartition(*p): OffsetAndMetadata(0, t) for p, t in texts.items()})
-        finally:
-            await consumer.stop()
+            await consumer.commit(places)
+        except BaseException:
+            # Another one finds the coordinator anew.
+            await self._committers.pop(group).stop()
+            raise
 
     async def committed(self, group: str | None = None) -> dict[PartitionId, int]:
         """Return the offsets that a group has committed, by default the one of this probe."""
@@ -107,11 +109,13 @@ class Probe:
 
     async def close(self) -> None:
         """Disconnect from the brokers."""
-        if self._consumer is not None:
-            await self._consumer.stop()
+        for consumer in (self._consumer, *self._committers.values()):
+            if consumer is not None:
+                await consumer.stop()
         if self._admin is not None:
             await self._admin.close()
         self._consumer = self._admin = None
+        self._committers.clear()
 
     async def _started_consumer(self) -> AIOKafkaConsumer:
         if self._consumer is None:
@@ -121,6 +125,18 @@ class Probe:
                 )
             )
         return self._consumer
+
+    async def _started_committer(self, group: str) -> AIOKafkaConsumer:
+        if group not in self._committers:
+            self._committers[group] = await started(
+                AIOKafkaConsumer(
+                    bootstrap_servers=self._bootstrap,
+                    group_id=group,
+                    enable_auto_commit=False,
+                    request_timeout_ms=TIMEOUT_MS,
+                )
+            )
+        return self._committers[group]
 
     async def _started_admin(self) -> AIOKafkaAdminClient:
         if self._admin is None:

@@ -1,10 +1,12 @@
 """Partition counts and their past, kept by real brokers."""
 
 import asyncio
+import gc
 import secrets
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from streams.runtime.kafka.offsets import Probe
@@ -30,7 +32,7 @@ async def grow_and_look(bootstrap, topic):
     try:
         await admin.create_topics([NewTopic(topic, 2, 1)])
         await known(admin, topic, 2)
-        assert await patiently(growth(), [topic, "no-such-topic"]) == {topic: Counts(2)}
+        assert await patient(lambda: growth().counts([topic, "no-such-topic"])) == {topic: Counts(2)}
         await admin.create_partitions({topic: NewPartitions(4)})
         await known(admin, topic, 4)
         now[0] = 1060.0
@@ -46,11 +48,40 @@ async def grow_and_look(bootstrap, topic):
         await probe.close()
 
 
-async def patiently(growth, topics):
+def test_texts_are_stored_over_one_connection(kafka_bootstrap):
+    """Every worker stores one each few seconds: a client each would leave its memory to the collector."""
+    asyncio.run(store_again_and_again(kafka_bootstrap, f"t{secrets.token_hex(4)}"))
+
+
+async def store_again_and_again(bootstrap, topic):
+    probe, group = Probe(bootstrap, "unused"), f"{topic}-texts"
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(topic, 3, 1)])
+        await known(admin, topic, 3)
+        before = clients()
+        for text, partition in (("a", 0), ("b", 0), ("c", 2), ("d", 1), ("e", 0)):
+            await patient(lambda text=text, at=partition: probe.store_metadata(group, {(topic, at): text}))
+        # One, and that of the admin client which reads them.
+        assert await probe.metadata(group) == {(topic, 0): "e", (topic, 1): "d", (topic, 2): "c"}
+        assert clients() - before == 2
+    finally:
+        await admin.delete_topics([topic])
+        await admin.close()
+        await probe.close()
+
+
+def clients():
+    """How many Kafka clients there are, stopped ones that were not collected included."""
+    return sum(isinstance(held, AIOKafkaClient) for held in gc.get_objects())
+
+
+async def patient(ask):
     """Ask again while new brokers have no coordinator of groups yet, as workers do."""
     for _ in range(200):
         try:
-            return await growth.counts(topics)
+            return await ask()
         except GroupCoordinatorNotAvailableError:
             await asyncio.sleep(0.1)
     pytest.fail("the brokers have no coordinator of groups")

@@ -16,7 +16,7 @@ from alerts.kinds import kind_of
 from alerts.reasoning import hang
 from alerts.reasoning.calibration import Basis
 from alerts.reasoning.fusion import basis_of, cause, confidence
-from alerts.report.action import action, drain, watch
+from alerts.report.action import action, watch
 from alerts.report.advice import Loss, advice
 from alerts.report.cost import lost_per_hour
 from alerts.report.eviction import eviction, in_words
@@ -271,10 +271,10 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     )
     if len(likely) >= 2:
         next_step = replace(next_step, text=f"{next_step.text} {_ONE_OF_THEM[brief.case.made_of_ranks]}")
-    return _isolating(next_step, brief, config, identity)
+    return _isolating(next_step, brief, config)
 
 
-def _isolating(next_step: Action, brief: _Brief, config: FindingConfig, identity: str) -> Action:
+def _isolating(next_step: Action, brief: _Brief, config: FindingConfig) -> Action:
     """Return the next step with the nodes to evict together, where one of several is at fault in a job or in
     a group over several nodes."""
     of_group = brief.subject.type == "group" and not brief.case.made_of_ranks
@@ -291,8 +291,7 @@ def _isolating(next_step: Action, brief: _Brief, config: FindingConfig, identity
     chosen = eviction(suspects, gpus=gpus, costs=config.costs)
     if chosen is None:
         return next_step
-    commands = next_step.commands or drain(chosen.nodes, identity, brief.cause.hypothesis)
-    return replace(next_step, text=f"{next_step.text} {in_words(chosen)}", commands=commands, eviction=chosen)
+    return replace(next_step, text=f"{next_step.text} {in_words(chosen)}", eviction=chosen)
 
 
 def _likeliest(brief: _Brief) -> list[Subject]:

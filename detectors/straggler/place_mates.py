@@ -5,7 +5,7 @@ Machines fail one by one. The mates of a rank are those at its place of the othe
 parallel group with it, which may wait for it. Its slowness is that of its place if
 
 1. enough of its mates rose in the same steps, by half as much as it or more. A machine that rose as a whole
-   is none of them;
+   is none of them, nor is a parallel group over several machines and places;
 2. mates rose twice as often as the ranks at other places did in these steps;
 3. so many do not rise by chance. With q the share of blocks of as many steps, ten at most, in which ranks at
    other places are as far above their usual ratio, (j + 1/2) / (n + 1) for j of n blocks, that is the chance
@@ -25,6 +25,7 @@ from detectors.straggler.slow_groups import GroupFamilies
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
 
 # Chosen, of the rank's own effect: what others must show to be alike (``gates``).
 _HALF = 0.5
@@ -78,7 +79,7 @@ class PlaceMates:
         if not rose[rank] or not number or np.count_nonzero(rose & mates) < max(1.0, least * number):
             return none
         whole = np.bincount(self._nodes.index, weights=rose) >= MOST_OF_MACHINE * self._nodes.sizes
-        rose &= ~whole[self._nodes.index]
+        rose &= ~(whole[self._nodes.index] | self._in_slow_group(rose))
         others = self._elsewhere(rank) & ~self._at_place(rank)
         usual = float(np.mean(rose[others])) if others.any() else 0.0
         together: Bools = rose & mates
@@ -99,6 +100,19 @@ class PlaceMates:
         q = (np.count_nonzero(above >= _HALF * size) + 0.5) / (np.isfinite(above).sum() + 1.0)
         return _reached(rose, int(self.of(rank).sum()), float(q)) > _CHANCE
 
+    def _in_slow_group(self, rose: Bools) -> Bools:
+        """Return who is in a parallel group that rose as a whole, [ranks]: what is at one place of its
+        machines alone is none, for a pipeline may stand so."""
+        found: Bools = np.zeros(rose.size, dtype=np.bool_)
+        for labels in self._families.labels.values() if self._families is not None else ():
+            group = labels + 1
+            size, up = np.bincount(group), np.bincount(group, weights=rose)
+            whole = (up >= MOST_OF_MACHINE * size) & (2 * size <= rose.size)
+            whole &= _differ(group, self._place) & _differ(group, self._nodes.index)
+            whole[0] = False
+            found |= whole[group]
+        return found
+
     def _at_place(self, rank: int) -> Bools:
         at: Bools = self._place == self._place[rank]
         return at
@@ -106,6 +120,15 @@ class PlaceMates:
     def _elsewhere(self, rank: int) -> Bools:
         elsewhere: Bools = self._nodes.index != self._nodes.index[rank]
         return elsewhere
+
+
+def _differ(group: Ints, value: Ints) -> Bools:
+    """Return of which groups the members differ in ``value``, [groups]."""
+    least, most = np.full(group.max() + 1, value.max()), np.zeros(group.max() + 1, dtype=np.intp)
+    np.minimum.at(least, group, value)
+    np.maximum.at(most, group, value)
+    differ: Bools = most > least
+    return differ
 
 
 def _reached(least: int, trials: int, chance: float) -> float:

@@ -75,7 +75,7 @@ KINDS: dict[str, Kind] = {
         meaning=(
             "the job is slow and no machine stands out; the hypothesis gives the cause: `imbalance.stage`, "
             "`imbalance.machine` (beside it, where the group is all of one machine and no coordinates are "
-            "told), `imbalance.position` (all ranks at one place of the layers became slow), "
+            "known), `imbalance.position` (all ranks at one place of the layers became slow), "
             "`imbalance.workload`, `congestion`, `group`, `data` (all ranks wait longer for data: "
             "`CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what)"
         ),

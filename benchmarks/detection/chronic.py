@@ -23,7 +23,7 @@ from detectors.peers.ratios import StepTimes
 from detectors.straggler.step_detector import StragglerDetector
 from store.migrate import migrate
 from store.telemetry.rank_pace import means, suspects, write_rank_paces
-from streams.job.pace import Paces
+from streams.job.detectors.pace import Paces
 from streams.job.step_rows import Identity
 from streams.job.view import JobView
 from streams.open_suspicions import OpenSuspicions

@@ -26,12 +26,12 @@ import numpy.typing as npt
 
 from detectors.peers.node_effects import MOST_OF_MACHINE, slow_class
 from detectors.peers.peers import PeerGroups, group_quantile
+from detectors.peers.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
 from detectors.peers.roles import looks_like_stage
 from detectors.peers.shards import Shards
 from detectors.robust import nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate
-from detectors.straggler.place_mates import PlaceMates
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

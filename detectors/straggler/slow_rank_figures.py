@@ -8,6 +8,7 @@ import numpy.typing as npt
 from detectors.changepoint.llr_cusum import Onset
 from detectors.job.imbalance import MIN_JOB_SLOWDOWN, slowdown
 from detectors.peers.node_effects import alike
+from detectors.peers.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_max, nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, deviations
@@ -22,7 +23,6 @@ from detectors.straggler.gates import (
 )
 from detectors.straggler.intermittence import CERTAIN, SUSPECT, Intermittence
 from detectors.straggler.onset_time import date_onset
-from detectors.straggler.place_mates import PlaceMates
 from detectors.straggler.timing_channel import TimingChannel
 
 Bools = npt.NDArray[np.bool_]

@@ -34,6 +34,7 @@ from detectors.job.slow_network import NetworkWatch
 from detectors.peers.job_kind import VARIABLE_DISPERSION
 from detectors.peers.node_effects import LATELY, alike, scatter, step_noise
 from detectors.peers.peers import MIN_PEERS, PeerGroups
+from detectors.peers.place_mates import PlaceMates
 from detectors.peers.positions import Positions
 from detectors.peers.ratios import Ratios, StepTimes
 from detectors.peers.replicas import Replicas
@@ -54,7 +55,6 @@ from detectors.straggler.core import (
 from detectors.straggler.explanation import explain
 from detectors.straggler.gates import FEW, UNLIKE_PEERS, block_length, is_confirmed, wanders
 from detectors.straggler.intermittence import AGAIN
-from detectors.straggler.place_mates import PlaceMates
 from detectors.straggler.rotating_slowness import ROUND, RotatingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood

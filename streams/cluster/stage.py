@@ -15,7 +15,6 @@ from functools import partial
 from alerts.cases.case import Case
 from alerts.cases.explaining import explaining_key
 from alerts.cases.grouping import members_of
-from alerts.cases.later_job import recovered
 from alerts.cases.scope import Scope, scope_key
 from alerts.cases.shadow import only_in_shadow, shadow_id, shadowed
 from alerts.config import FindingConfig
@@ -44,6 +43,7 @@ from streams.cluster.hang_attribution import (
 from streams.cluster.incidents.fold import INCIDENTS
 from streams.cluster.incidents.members import Incidents, Membership, as_member, membership_of, with_members
 from streams.cluster.job_startup import Startups
+from streams.cluster.later_job import recovered
 from streams.cluster.link_delays import Pairwise
 from streams.cluster.timeline import SCOPE, Timeline
 from streams.stage import Input

@@ -11,10 +11,10 @@ from streams.job.core import make_core
 from streams.job.detector import JobDetector
 from streams.job.detectors.hang import HANG, HangDetector
 from streams.job.detectors.lost_time import JobCosts
+from streams.job.detectors.pace import Paces
 from streams.job.detectors.slow_ranks import open_ranks
 from streams.job.memory import JOB_BYTES, RANK_BYTES, ROW_BYTES
 from streams.job.node_clocks import NodeClocks
-from streams.job.pace import Paces
 from streams.job.step_aligner import Step, StepAligner
 from streams.job.step_rows import Rows
 from streams.job.table import GpuPlace

@@ -12,7 +12,7 @@ from streams.cluster.stage import FindingStage
 from streams.pipeline import local_pipeline
 from tests.streams.cluster import test_stage
 from tests.streams.cluster.test_stage import POWER, RANK, T0, hot
-from tests.streams.job.test_pace import job
+from tests.streams.job.detectors.test_pace import job
 
 SUBJECT = msgspec.structs.replace(RANK, type="gpu")
 

@@ -2,7 +2,7 @@
 
 A job is too short to distinguish a GPU that is 3 % slow for good from one of its healthy neighbours; weeks
 are not (``detectors.fleet.chronic``). The storing worker keeps the paces, and what an earlier job left open
-about a GPU ends with one that shows it as fast as its peers (``alerts.cases.later_job``).
+about a GPU ends with one that shows it as fast as its peers (``streams.cluster.later_job``).
 """
 
 import math

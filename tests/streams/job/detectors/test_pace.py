@@ -13,7 +13,7 @@ from detectors.fleet.chronic import Pace
 from slowrank.telemetry import Heartbeat, RankPace, decode_message, encode
 from slowrank.telemetry.json_rows import rows, steps_record
 from streams.cluster.stage import FindingStage
-from streams.job.pace import REPEAT_SECONDS
+from streams.job.detectors.pace import REPEAT_SECONDS
 from streams.job.stage import JobStage
 from streams.pipeline import local_pipeline
 from streams.rollup.message_rows import pace_row

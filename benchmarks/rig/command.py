@@ -33,7 +33,8 @@ from benchmarks.rig.faults import FAULTS, Fault
 from benchmarks.rig.installation import ROOT, Installation, installed, prepare
 from benchmarks.rig.neighbour import neighbour
 from benchmarks.rig.network import Node, NotPermitted, bridges, check_permitted, namespace
-from benchmarks.rig.verdict import OPEN, Seen, Target, Verdict, judge, label, pages
+from benchmarks.rig.verdict import Target, Verdict, judge, label, pages
+from benchmarks.rig.watch import Watch
 
 RESULTS = ROOT / "benchmarks/results/rig.json"
 INSIDE = "SLOWRANK_RIG_INSIDE"
@@ -71,23 +72,6 @@ class Run:
 
 class NotTraining(RuntimeError):
     """The training job does not run; the message gives the reason."""
-
-
-class Watch:
-    """Polls the findings of a cluster and remembers when each was first seen open."""
-
-    def __init__(self, installation: Installation, cluster: str) -> None:
-        self._installation, self._cluster = installation, cluster
-        self.seen: dict[tuple[str, str, str], Seen] = {}
-
-    def look(self) -> list[Seen]:
-        """Read the findings; return all that were ever open, each once per kind and severity."""
-        now = time.time()
-        for doc in self._installation.findings(self._cluster):
-            if doc["status"] in OPEN:
-                suspects = json.dumps(doc.get("suspects") or [])
-                self.seen.setdefault((doc["id"], doc["kind"], suspects), Seen(now, doc))
-        return list(self.seen.values())
 
 
 def steps_reported(installation: Installation, job: str) -> int:
@@ -178,12 +162,16 @@ def _why_not(cluster: Cluster, job: str) -> str:
     """Return why a job does not train: the last line that its first rank to end wrote, else rank 0."""
     ended = cluster.ended_rank()
     log = cluster.installation.home / f"{job}-rank{ended or 0}.log"
+    what = f"makes no steps in {_START_SECONDS:.0f} s" if ended is None else f"ended: rank {ended}"
+    return f"job {job} {what}; the last line of {log}: {last_line(log)}"
+
+
+def last_line(log: Path) -> str:
+    """Return what a process wrote last into its log."""
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
     # PyTorch ends its warnings with the stack they came from.
     said = (line.strip() for line in reversed(lines) if line.strip() and not line.startswith("frame #"))
-    last = next(said, "nothing")
-    what = f"makes no steps in {_START_SECONDS:.0f} s" if ended is None else f"ended: rank {ended}"
-    return f"job {job} {what}; the last line of {log}: {last}"
+    return next(said, "nothing")
 
 
 @contextmanager
@@ -277,7 +265,7 @@ def run_quiet(options: argparse.Namespace, installation: Installation) -> dict[s
 def main(argv: list[str] | None = None) -> int:
     """Run the rig; in a network namespace of its own, into which it starts itself."""
     options = _options(argv)
-    _exit_on_signals()
+    exit_on_signals()
     try:
         check_permitted()
         if INSIDE not in os.environ:
@@ -352,7 +340,7 @@ def _start_inside(argv: list[str]) -> int:
             inside.wait()
 
 
-def _exit_on_signals() -> None:
+def exit_on_signals() -> None:
     """Let the first SIGINT or SIGTERM raise ``SystemExit``, so that every context removes what it made."""
 
     def leave(number: int, _frame: FrameType | None) -> None:

@@ -24,6 +24,11 @@ class UserCode:
         if self._slow:
             time.sleep(self._extra)
 
+    @property
+    def slow(self) -> bool:
+        """Whether SIGUSR1 has come and not come again."""
+        return self._slow
+
     def _toggle(self, *_: object) -> None:
         self._slow = not self._slow
 

@@ -11,6 +11,8 @@ Doc = Mapping[str, Any]
 
 # States of a finding that was notified; a suspicion that never opened is none.
 OPEN = ("open", "acknowledged", "resolved")
+# Kinds about the telemetry of a node, which accuse no machine.
+TELEMETRY = ("exporter.", "host.clock_skew", "self")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +96,10 @@ def label(doc: Doc) -> str:
 def pages(docs: Iterable[Doc]) -> list[Doc]:
     """Return the findings that page someone."""
     return [doc for doc in docs if doc["severity"] == "critical"]
+
+
+def accuses(doc: Doc) -> bool:
+    """Return whether a finding names a machine or one of its devices, for more than its telemetry."""
+    subject = doc["subject"]
+    named = any(subject.get(place) is not None for place in ("rank", "node", "gpu_index"))
+    return named and not doc["kind"].startswith(TELEMETRY)

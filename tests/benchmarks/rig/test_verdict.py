@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.rig.verdict import Seen, Target, judge, pages
+from benchmarks.rig.verdict import Seen, Target, accuses, judge, pages
 
 RANK = Target("rank", rank=3, node="n1", job="job")
 NODE = Target("node", rank=3, node="n1", job="job")
@@ -69,3 +69,18 @@ def test_what_was_seen_before_the_fault_does_not_count():
 def test_pages_are_critical_findings():
     """An error is a ticket."""
     assert pages([finding(severity="critical"), finding()]) == [finding(severity="critical")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "right"),
+    [
+        ("straggler.fail_slow", {"rank": 3}, True),
+        ("throttle.power", {"node": "n1", "gpu_index": 0}, True),
+        ("straggler.job_wide", {}, False),
+        ("exporter.stale", {"node": "n1"}, False),
+        ("self.lag", {"node": "n1"}, False),
+    ],
+)
+def test_a_finding_about_a_machine_accuses_it(kind, subject, right):
+    """One about a job or about telemetry does not."""
+    assert accuses(finding(kind, **subject)) == right

@@ -16,8 +16,8 @@ from servers.process import Process, free_ports
 from benchmarks.rig.cluster import wait
 from benchmarks.rig.command import last_line
 from benchmarks.rig.installation import ROOT, SLOWRANK
-from benchmarks.rig.verdict import OPEN
 from slowrank.client import Client, findings
+from slowrank.client.objects import Status
 
 CLUSTER, NODE = "rig", "gpu-host"
 LOG = "up.log"
@@ -38,9 +38,17 @@ class Host:
 
     def findings(self, cluster: str) -> list[dict[str, Any]]:
         """Return the findings of a cluster that were notified, as ``finding.v1`` with their status."""
+        return self._listed(cluster, ["open", "acknowledged", "resolved"])
+
+    def suspected(self, cluster: str) -> list[dict[str, Any]]:
+        """Return the findings of a cluster for which the evidence does not suffice yet."""
+        return self._listed(cluster, ["suspected"])
+
+    def _listed(self, cluster: str, status: list[Status]) -> list[dict[str, Any]]:
         with Client(self.url, self.key) as api:
-            listed = findings.listed(status=list(OPEN), cluster=cluster, limit=1000)  # type: ignore[arg-type]
-            return [dict(doc) for doc in api.each(listed)]
+            return [
+                dict(doc) for doc in api.each(findings.listed(status=status, cluster=cluster, limit=1000))
+            ]
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -282,9 +282,7 @@ def wanders(ratios: Ratios, found: Candidate) -> bool:
     whatever correlates their steps: noise of hundreds of steps hardly shows in an autocorrelation of lag 1.
     (Batch means, Schmeiser 1982; medians, as spikes fill some blocks.)
     """
-    held = min(ratios.settled, ratios.history.capacity)
-    length = min(block_length(found), held // _LEAST_BLOCKS)
-    if found.lasting or not length:
+    if found.lasting:
         return False
     mates = ratios.mates(found.rank)
     if mates.sum() < FEW:
@@ -296,8 +294,14 @@ def wanders(ratios: Ratios, found: Candidate) -> bool:
         return False
     # Every n-th and not the first ones, which stand on few machines.
     some = others[:: math.ceil(others.size / _MOST_MATES)]
-    scatter = _scatter_of_blocks(ratios.history.last("x", held)[:, some], length)
-    return found.size < _SURE_BLOCKS * scatter
+    held = min(ratios.settled, ratios.history.capacity)
+    return is_as_usual(found.size, block_length(found), ratios.history.last("x", held)[:, some])
+
+
+def is_as_usual(size: float, length: int, others: Floats) -> bool:
+    """Return whether healthy ``others`` [steps, others] are often off by ``size`` for ``length`` steps."""
+    length = min(length, len(others) // _LEAST_BLOCKS)
+    return length > 0 and size < _SURE_BLOCKS * _scatter_of_blocks(others, length)
 
 
 def block_length(found: Candidate) -> int:

@@ -1,7 +1,7 @@
 """Repeated short slowness of one rank: evidence that keeps coming and going, and frequent single far steps.
 
-Sees what neither ``spike_rate`` nor ``rotating_slowness`` can: that it is the same rank each time, though no
-single time suffices.
+Sees what neither ``job.spike_rate`` nor ``rotating_slowness`` can: that it is the same rank each time, though
+no single time suffices.
 
 Per rank, over the last 200 steps, a rise is counted when
 

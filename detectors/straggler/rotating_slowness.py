@@ -1,7 +1,7 @@
 """Slowness that rotates between ranks is workload, not hardware.
 
-Sees what neither ``spike_rate`` nor ``intermittence`` can: that one rank is slow after another, for spells
-that each would pass for a fault.
+Sees what neither ``job.spike_rate`` nor ``intermittence`` can: that one rank is slow after another, for
+spells that each would pass for a fault.
 
 A hot expert or a long shard makes one rank after the other slow for a while (a spell). One spell looks like a
 fault that passed. Spells are of one cause where they begin together, as on a machine, or are of one rank. A

@@ -14,6 +14,7 @@ do the same work:
    (``llr_cusum``).
 4. Each rank newly over h is dated and measured (``candidate``, ``onset_time``) and must pass the gates of
    other explanations (``gates``), slowness that rotates between ranks among them (``rotating_slowness``).
+   Where work varies, whole machines are tested beside their ranks (``slow_machines``).
 5. What is confirmed is slow until 20 steps without any evidence; with p = 1e-8 it needs no second kind of
    evidence.
 
@@ -32,7 +33,7 @@ import numpy.typing as npt
 from detectors.job.job_wide import JobWideWatch
 from detectors.job.slow_network import NetworkWatch
 from detectors.peers.job_kind import VARIABLE_DISPERSION
-from detectors.peers.node_effects import LATELY, alike, scatter, step_noise
+from detectors.peers.node_effects import LATELY, MOST_OF_MACHINE, alike, scatter, step_noise
 from detectors.peers.peers import MIN_PEERS, PeerGroups
 from detectors.peers.place_mates import PlaceMates
 from detectors.peers.positions import Positions
@@ -58,6 +59,7 @@ from detectors.straggler.intermittence import AGAIN
 from detectors.straggler.rotating_slowness import ROUND, RotatingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
+from detectors.straggler.slow_machines import SlowMachines
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
 from detectors.straggler.tensor_group import TensorGroup, likely_group, stands_out
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
@@ -129,6 +131,7 @@ class StragglerDetector:
         self._not_before = np.zeros(ranks, dtype=np.intp)
         self._families = families
         self._places = PlaceMates(self.ratios.nodes, families)
+        self._machines = SlowMachines(self.ratios.nodes)
         self._groups = SlowGroups(families)
 
     @property
@@ -154,13 +157,14 @@ class StragglerDetector:
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network, self._rotation = NetworkWatch(), RotatingSlowness(ratios.ranks)
             self._not_before[:] = 0
-            self._groups = SlowGroups(self._families)
+            self._groups, self._machines = SlowGroups(self._families), SlowMachines(ratios.nodes)
         since_start = self._slow_since_start("compute") + self._slow_since_start("data")
         if not ratios.settled:
             return StepResult(slow=since_start)
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
             if ratios.learn():
                 self.channels["compute"].forget()
+                self._machines.forget()
             self._refit()
         # All ranks of a synchronous job take the slowest one's step: without compute times no rank stands
         # out.
@@ -327,13 +331,15 @@ class StragglerDetector:
             ("data", ratios.everyone, 1.0),
             ("rest", ratios.everyone, 1.0),
         )
+        largest_move = config.floor / 2 if ratios.settled > config.baseline else None
         for name, groups, spread in fits:
             window = ratios.history.last(series_of(name), n + skip)
             window = window[: len(window) - skip]
             if np.isfinite(window).any():
                 noise = fit_noise(window, groups, floor=config.floor, prior=spread)
-                settled = ratios.settled > config.baseline
-                self.channels[name].refit(noise, largest_move=config.floor / 2 if settled else None)
+                self.channels[name].refit(noise, largest_move=largest_move)
+                if name == "compute" and self._machines.comparable:
+                    self._machines.refit(window, floor=config.floor, prior=prior, largest_move=largest_move)
 
     def _judge(self, timing: Timing) -> list[SlowRank]:
         channel, history = self.channels[timing], self.ratios.history
@@ -360,9 +366,15 @@ class StragglerDetector:
         over |= channel.raised
         confirmed = [found for found in suspected if is_confirmed(self.ratios, found, over, self._places)]
         if timing == "compute":
+            self._rotation.update(
+                self.ratios.settled,
+                change=deviations(self.ratios, channel, "compute", 1)[0],
+                lasting=deviations(self.ratios, channel, "compute", 1, lasting=True)[0],
+            )
             confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
             confirmed = self._beyond_wandering(self._beyond_rotation(confirmed))
             confirmed += self._with_machines(confirmed, suspected, over)
+            confirmed += self._whole_machines(confirmed, change, lasting)
         elif timing == "rest":
             confirmed = [found for found in confirmed if self._stalls_alone(found.rank)]
         for found in confirmed:
@@ -412,12 +424,7 @@ class StragglerDetector:
 
     def _beyond_rotation(self, confirmed: list[Candidate]) -> list[Candidate]:
         """Return those who are slow for longer than slowness that rotates between ranks lasts."""
-        now, channel = self.ratios.settled, self.channels["compute"]
-        self._rotation.update(
-            now,
-            change=deviations(self.ratios, channel, "compute", 1)[0],
-            lasting=deviations(self.ratios, channel, "compute", 1, lasting=True)[0],
-        )
+        now = self.ratios.settled
         if self.ratios.ranks < FEW:
             return confirmed
         beyond: list[Candidate] = []
@@ -473,6 +480,33 @@ class StragglerDetector:
             and 0.0 < _STILL * found_on[nodes.index[found.rank]] <= found.size
             and np.count_nonzero(alike(over, nodes, found.rank)) > 1
         ]
+
+    def _whole_machines(self, confirmed: list[Candidate], change: Floats, lasting: Floats) -> list[Candidate]:
+        """Return the ranks of machines newly found slow as one, without ranks known to be slow."""
+        ratios, channel, machines = self.ratios, self.channels["compute"], self._machines
+        known = not math.isnan(ratios.kind.dispersion) and ratios.kind.dispersion > VARIABLE_DISPERSION
+        if not known or ratios.asynchronous or ratios.source != "compute" or not machines.comparable:
+            return []
+        machines.weigh(change, lasting, smallest=_COARSE_EFFECT, smallest_lasting=self._lasting_effects())
+        slow = channel.raised.copy()
+        slow[[found.rank for found in confirmed]] = True
+        whole: list[Candidate] = []
+        for machine in machines.found(ratios, channel):
+            over = slow.copy()
+            over[[found.rank for found in machine.ranks]] = True
+            if machines.wanders(ratios, machine):
+                continue
+            passed = [f for f in machine.ranks if is_confirmed(ratios, f, over, self._places)]
+            passed = self._beyond_rotation([f for f in passed if matters(ratios, f, over)])
+            if len(passed) < MOST_OF_MACHINE * len(machine.ranks):
+                continue
+            machines.take(machine)
+            for found in machine.ranks:
+                if not slow[found.rank]:
+                    bank = channel.lasting if found.lasting else channel.change
+                    bank.take(found.rank, size=found.size, steps=found.steps)
+                    whole.append(found)
+        return whole
 
     def _broken(self, channel: TimingChannel) -> Bools:
         """Return who is slow for longer than one spell, [ranks]."""

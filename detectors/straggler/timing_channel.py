@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.changepoint.llr_cusum import LARGE, CusumConfig, LlrCusumBank, threshold
+from detectors.job.spike_rate import SpikeRate
 from detectors.peers.peers import PeerGroups, group_median
 from detectors.robust import nan_median, spread
 from detectors.straggler.intermittence import IntermittenceCounter
-from detectors.straggler.spike_rate import SpikeRate
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from detectors.straggler.spike_rate import MEMORY, SpikeRate
+from detectors.job.spike_rate import MEMORY, SpikeRate
 
 NONE, ALL = np.zeros(4, dtype=bool), np.ones(4, dtype=bool)
 FIRST = np.array([True, False, False, False])

@@ -156,7 +156,9 @@ def _hardware_id(subject: Subject) -> str:
         case "rank":
             return f"{subject.job_id}:{subject.rank}"
         case "group":
-            return f"{subject.job_id}:{subject.node or ''}:{_coords_key(subject.coords or {})}"
+            return (
+                f"{subject.job_id}:{subject.node or ''}:{subject.ranks or _coords_key(subject.coords or {})}"
+            )
         case "job":
             return f"{subject.job_id}" + ("" if not subject.coords else f":{_coords_key(subject.coords)}")
         case "nic":

@@ -18,7 +18,7 @@ from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Suspect
 
 GroupId = tuple[str | None, tuple[tuple[str, int], ...]]
-"""The job, and the coordinates that the ranks of a group share, or where on its node it begins."""
+"""The job, and the coordinates that the ranks of a group share, or where on its node or in it they begin."""
 
 # Log-odds of the rank that is clearly slower than its mates (chosen: as one weak hardware sign).
 _SLOWEST = 2.0
@@ -135,6 +135,7 @@ def _is_hardware(case: Case) -> bool:
 def _subject(rank: Case) -> Subject:
     timing = timing_of(rank)
     assert timing is not None
+    first = _place(timing)[0][1] if not timing.subject.node and not timing.subject.coords else None
     return Subject(
         type="group",
         cluster=timing.subject.cluster,
@@ -143,13 +144,16 @@ def _subject(rank: Case) -> Subject:
         attempt=timing.subject.attempt,
         coords=dict(shared(timing.subject)) or None,
         rack=timing.subject.rack,
+        ranks=None if first is None else f"{first}-{first + timing.ranks_in_group - 1}",
     )
 
 
 def _place(timing: Suspicion) -> tuple[tuple[str, int], ...]:
-    """Return where on its node the group of a rank without coordinates begins: its ranks are in a row."""
-    place, size = timing.subject.local_rank, timing.ranks_in_group
-    return () if place is None else (("local_rank", place // size * size),)
+    """Return where on its node the group of a rank without coordinates begins, or in the job where no row
+    names its node: its ranks are in a row."""
+    subject, size = timing.subject, timing.ranks_in_group
+    name, place = ("local_rank", subject.local_rank) if subject.node else ("rank", subject.rank)
+    return () if place is None else ((name, place // size * size),)
 
 
 def shared(subject: Subject) -> tuple[tuple[str, int], ...]:

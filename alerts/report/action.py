@@ -84,7 +84,7 @@ def _drained(step: Action, subject: Subject) -> Action:
 
 
 def _drain(subject: Subject, where: str) -> str:
-    if subject.node or subject.type == "group":
+    if subject.node or (subject.type == "group" and not subject.ranks):
         return f"Drain {subject.node or where}"
     return f"Look up the node of {where}, drain it"
 

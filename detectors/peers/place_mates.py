@@ -47,10 +47,13 @@ _MOST_OTHERS = 256
 
 class PlaceMates:
     """Who stands at the same place of other machines, by the order of ranks on each; ``families`` are the
-    parallel groups over several machines, None where no coordinates tell them."""
+    parallel groups over several machines, None where no coordinates tell them.
 
-    def __init__(self, nodes: PeerGroups, families: GroupFamilies | None) -> None:
-        self._nodes, self._families = nodes, families
+    Where machines are only ``likely``, first ranks alone have mates: it is those that save, log and feed.
+    """
+
+    def __init__(self, nodes: PeerGroups, families: GroupFamilies | None, *, likely: bool = False) -> None:
+        self._nodes, self._families, self._likely = nodes, families, likely
         # Who was seen to be so in the step at hand: of a job of 1,024 ranks 128 may be, all for one reason.
         self.seen: Bools = np.zeros(nodes.index.size, dtype=np.bool_)
         first = np.cumsum(nodes.sizes) - nodes.sizes
@@ -61,7 +64,7 @@ class PlaceMates:
     def of(self, rank: int) -> Bools:
         """Return the mates of ``rank``, [ranks]; none where it has its machine to itself."""
         mates = self._at_place(rank) & self._elsewhere(rank)
-        if self._nodes.sizes[self._nodes.index[rank]] < 2:
+        if self._nodes.sizes[self._nodes.index[rank]] < 2 or (self._likely and self._place[rank]):
             mates[:] = False
         for _, members in self._families.of(rank) if self._families is not None else ():
             mates[members] = False

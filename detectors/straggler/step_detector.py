@@ -95,9 +95,10 @@ class StragglerDetector:
     """The decision core (``detectors.straggler.core``) of sequential evidence and gates.
 
     ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch, ``shards`` who
-    has the same part of a layer, ``nodes`` [ranks] who shares a machine, ``tensor_groups`` [ranks] the
-    tensor-parallel group (-1: none), ``shared_work`` who gets more work together, ``families`` the parallel
-    groups over several machines, ``positions`` who may take longer at the same steps; None: unknown.
+    has the same part of a layer, ``nodes`` [ranks] who shares a machine, or likely does (``likely_nodes``),
+    ``tensor_groups`` [ranks] the tensor-parallel group (-1: none), ``shared_work`` who gets more work
+    together, ``families`` the parallel groups over several machines, ``positions`` who may take longer at the
+    same steps; None: unknown.
 
     Per step and timing: ratios to the right peers (``Ratios``), log-likelihood CUSUMs of them
     (``TimingChannel``), gates on each rank newly over its threshold (``gates``). Compute is examined first:
@@ -114,6 +115,7 @@ class StragglerDetector:
         replicas: Replicas | None = None,
         shards: Shards | None = None,
         nodes: Ints | None = None,
+        likely_nodes: bool = False,
         tensor_groups: Ints | None = None,
         shared_work: SharedWork | None = None,
         families: GroupFamilies | None = None,
@@ -130,7 +132,7 @@ class StragglerDetector:
         self._excused: list[int] = []
         self._not_before = np.zeros(ranks, dtype=np.intp)
         self._families = families
-        self._places = PlaceMates(self.ratios.nodes, families)
+        self._places = PlaceMates(self.ratios.nodes, families, likely=likely_nodes)
         self._machines = SlowMachines(self.ratios.nodes)
         self._groups = SlowGroups(families)
 

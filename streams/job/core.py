@@ -14,6 +14,7 @@ from detectors.straggler.core import DecisionCore, Ints
 from detectors.straggler.slow_groups import GroupFamilies
 from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import UNKNOWN_NODE
+from streams.job.likely_nodes import likely_nodes
 from streams.job.step_rows import COORDS, Identity
 
 
@@ -23,10 +24,17 @@ def make_core(
     """Return a core for the ranks of ``roster``; roles come from coordinates where every rank has them."""
     places = [dict(identities[r].coords) for r in roster]
     nodes, tensor_groups = nodes_of(roster, identities), tensor_groups_of(roster, identities)
+    unnamed = all(identities[r].node == UNKNOWN_NODE for r in roster)
     if sum("pp" in p or "dp" in p for p in places) < len(places):
         positions = Positions.from_numbers(np.array(roster, dtype=np.intp), nodes)
         return StragglerDetector(
-            len(roster), None, config, nodes=nodes, tensor_groups=tensor_groups, positions=positions
+            len(roster),
+            None,
+            config,
+            nodes=nodes,
+            likely_nodes=unnamed,
+            tensor_groups=tensor_groups,
+            positions=positions,
         )
     coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
     return StragglerDetector(
@@ -36,6 +44,7 @@ def make_core(
         replicas=Replicas.from_coords(coords, nodes),
         shards=Shards.from_coords(coords, nodes),
         nodes=nodes,
+        likely_nodes=unnamed,
         tensor_groups=tensor_groups,
         shared_work=SharedWork.from_coords(coords, nodes),
         families=GroupFamilies.from_coords(coords, nodes),
@@ -44,12 +53,17 @@ def make_core(
 
 
 def nodes_of(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:
-    """Number the nodes; a rank whose node is not known has one of its own."""
+    """Number the nodes. Where rows name none, ranks share those that they likely run on; a rank has one of
+    its own where nothing tells, or where the rows of others name nodes."""
     names = [identities[r].node for r in roster]
     known = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    # Below zero, where no known node is numbered.
-    alone = [-1 - i if name == UNKNOWN_NODE else known[name] for i, name in enumerate(names)]
-    return np.array(alone, dtype=np.intp)
+    if set(known) != {UNKNOWN_NODE}:
+        # Below zero, where no known node is numbered.
+        alone = [-1 - i if name == UNKNOWN_NODE else known[name] for i, name in enumerate(names)]
+        return np.array(alone, dtype=np.intp)
+    likely = likely_nodes({r: identities[r] for r in roster}, len(roster))
+    first = (likely.first_of(rank) for rank in roster)
+    return np.array([-1 - i if f is None else f for i, f in enumerate(first)], dtype=np.intp)
 
 
 def tensor_groups_of(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from streams.job.step_rows import Identity
 
@@ -12,23 +13,43 @@ _MOST_GPUS = 8
 _LEAST_GPUS = 4
 
 
-def likely_node_size(rank: int, ranks: Mapping[int, Identity], world: int) -> int:
-    """Return how many of ``ranks`` likely share the node of ``rank``, in a row from a multiple of it on.
+class LikelyNodes(NamedTuple):
+    """Nodes of ``size`` ranks in a row, known by their ``first`` ranks; 0 and none where nothing tells."""
+
+    size: int
+    first: frozenset[int]
+
+    def first_of(self, rank: int) -> int | None:
+        """Return the first rank of the node of ``rank``, None where it has no likely one."""
+        first = rank // self.size * self.size if self.size else rank
+        return first if first in self.first else None
+
+    def size_of(self, rank: int) -> int:
+        """Return how many ranks share the node of ``rank``, 0 where it has no likely one."""
+        return 0 if self.first_of(rank) is None else self.size
+
+
+def likely_nodes(ranks: Mapping[int, Identity], world: int) -> LikelyNodes:
+    """Return which of ``ranks``, of ``world`` in all, likely share a node: in a row from a multiple of its
+    size on.
 
     Local ranks tell how many where rows have them, else it is the greatest divisor of ``world`` and of 8.
-    0 where that leaves one node, the row lacks ranks, or a tensor-parallel group goes beyond it: those share
-    a node.
+    None where that leaves one node, and none of those whose row lacks ranks, or beyond which a
+    tensor-parallel group goes, whose ranks share a node.
     """
     local = {r: at.local_rank for r, at in ranks.items() if at.local_rank is not None}
     size = max(local.values()) + 1 if local else math.gcd(world, _MOST_GPUS)
     if not _LEAST_GPUS <= size <= _MOST_GPUS or world <= size:
-        return 0
-    first = rank // size * size
-    row = range(first, first + size)
-    whole = all(r in ranks and local.get(r, r - first) == r - first for r in row)
-    groups = {_shared(ranks[r]) for r in row if r in ranks} - {None}
-    beyond = any(r not in row and _shared(at) in groups for r, at in ranks.items())
-    return size if whole and not beyond else 0
+        return LikelyNodes(0, frozenset())
+    rows: dict[int, int] = {}
+    groups: dict[tuple[tuple[str, int], ...], set[int]] = {}
+    for rank, at in ranks.items():
+        first = rank // size * size
+        rows[first] = rows.get(first, 0) + (local.get(rank, rank - first) == rank - first)
+        if (shared := _shared(at)) is not None:
+            groups.setdefault(shared, set()).add(first)
+    beyond = {first for on in groups.values() if len(on) > 1 for first in on}
+    return LikelyNodes(size, frozenset(f for f, own in rows.items() if own == size and f not in beyond))
 
 
 def _shared(at: Identity) -> tuple[tuple[str, int], ...] | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from detectors.straggler.core import DecisionCore, Ints, StepResult
 from slowrank.telemetry import UNKNOWN_NODE, Subject, Suspicion
 from streams.job.aspect import Aspect, Key
-from streams.job.likely_nodes import likely_node_size
+from streams.job.likely_nodes import likely_nodes
 from streams.job.step_rows import Identity
 from streams.open_suspicions import OpenSuspicions
 
@@ -63,7 +63,7 @@ class JobView:
         rows name nodes, or nothing tells which they are."""
         if any(self.node(r) is not None for r in self.roster):
             return 0
-        return likely_node_size(rank, {r: self.identities[r] for r in self.roster}, self.gpus)
+        return likely_nodes({r: self.identities[r] for r in self.roster}, self.gpus).size_of(rank)
 
     def node(self, rank: int) -> str | None:
         """Return the node of ``rank``, or None when its rows named none."""

@@ -46,6 +46,30 @@ def story(versions, key="group"):
 GROUP = [mate(rank) for rank in range(4)]
 
 
+def test_groups_of_a_job_whose_rows_name_no_node_and_no_coordinates_are_told_by_their_ranks():
+    """Each is a finding of its own, and no machine is named that rows do not name."""
+    told = [
+        msgspec.structs.replace(
+            mate(rank, node=None, ranks_on_node=0, ranks_likely_on_node=8),
+            subject=Subject(type="rank", cluster="c", rank=rank, job_id="j1"),
+        )
+        for rank in (*range(8, 12), *range(20, 24))
+    ]
+    _, versions = run(*told)
+    last = {f.subject.ranks: f for f in versions if f.status == "open"}
+    assert {(f.subject.type, f.subject.node, ranks) for ranks, f in last.items()} == {
+        ("group", None, "8-11"),
+        ("group", None, "20-23"),
+    }
+    found = last["8-11"]
+    assert found.title == "Tensor-parallel group of ranks 8-11 of job j1 is 1.30x slower than 12 peers"
+    assert [s.subject.rank for s in found.suspects] == [8, 9, 10, 11]
+    assert found.action.text.startswith(
+        "Look up the node of Tensor-parallel group of ranks 8-11 of job j1, drain it"
+    )
+    assert found.action.commands == ()
+
+
 def test_ranks_that_wait_for_each_other_are_one_finding():
     """Each of them is as likely to be the slow one, the job loses once, and all are to be looked at."""
     _, versions = run(*GROUP)

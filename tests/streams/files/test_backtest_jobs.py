@@ -148,6 +148,28 @@ def test_a_slow_tensor_parallel_group_is_one_finding(tmp_path, end, placed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("placed", [True, False])
+def test_a_group_that_no_coordinates_tell_is_one_finding(tmp_path, placed):
+    """Without nodes, too: ranks in a row that alone of eight became slow together."""
+    table = dataclasses.replace(tensor_parallel({9: 1.2}), coords={})
+    [finding] = found(tmp_path, table, placed=placed)
+    subject = finding["subject"]
+    assert (finding["severity"], subject["type"]) == ("critical", "group")
+    assert (subject.get("node"), subject.get("ranks")) == (("n1", None) if placed else (None, "8-11"))
+    assert [s["subject"]["rank"] for s in finding["suspects"]] == [8, 9, 10, 11]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placed", [True, False])
+def test_asynchronous_checkpoints_of_the_first_ranks_accuse_nobody(tmp_path, placed):
+    """Each writes for its node for some steps; where rows name no node, likely ones show it."""
+    work = healthy(steps=400, ranks=16)
+    for begin in range(60, 400, 50):
+        work[begin : begin + 5, ::8] *= 1.2
+    assert found(tmp_path, synchronous(work, overhead=0.05), placed=placed) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "subjects"), [((9, 14), ["node"]), ((1, 9), ["group", "group"]), ((9,), ["group"])]
 )

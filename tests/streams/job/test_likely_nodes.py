@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.job.likely_nodes import likely_node_size
+from streams.job.likely_nodes import likely_nodes
 from streams.job.step_rows import Identity
 
 
@@ -20,18 +20,18 @@ def job(ranks, local=None, tensor_parallel=None):
 @pytest.mark.parametrize(("world", "size"), [(16, 8), (64, 8), (20, 4), (12, 4), (8, 0), (4, 0), (18, 0)])
 def test_without_local_ranks_it_is_a_divisor_of_eight(world, size):
     """Of a job that one node of eight may hold, or that leaves no four of them, nothing is known."""
-    assert likely_node_size(5, job(range(world)), world) == size
+    assert likely_nodes(job(range(world)), world).size_of(5) == size
 
 
 @pytest.mark.parametrize(("local", "size"), [(lambda r: r % 4, 4), (lambda r: r // 2, 0), (lambda r: 0, 0)])
 def test_local_ranks_tell_how_many(local, size):
     """Where they go round rank by rank, as many as they are; dealt out over the nodes, none are in a row."""
-    assert likely_node_size(5, job(range(16), local), 16) == size
+    assert likely_nodes(job(range(16), local), 16).size_of(5) == size
 
 
 def test_a_block_of_which_ranks_are_missing_is_none():
     """Where only some ranks log, the others cannot show that they are well."""
-    assert likely_node_size(1, job(range(0, 16, 2)), 16) == 0
+    assert likely_nodes(job(range(0, 16, 2)), 16).size_of(1) == 0
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_a_block_of_which_ranks_are_missing_is_none():
 )
 def test_a_tensor_parallel_group_is_within_its_node(tensor_parallel, size):
     """Groups that go beyond eight ranks in a row show that these are no node."""
-    assert likely_node_size(5, job(range(16), None, tensor_parallel), 16) == size
+    assert likely_nodes(job(range(16), None, tensor_parallel), 16).size_of(5) == size

@@ -5,6 +5,8 @@ A job is hung when both independent signals agree, which are votes (``HangVote``
 * ``no_progress``: no step for longer than the job's own pauses explain, from the job's step rows.
 * ``of_nodes``: the machines do not work. A node is idle with no bytes on its ports, GPUs without work, or
   GPUs that spin on a collective (full utilisation at low power). ``log_likelihood_ratio`` ≥ ``PROOF`` counts.
+  A node whose GPUs are idle and empty has been left by its job, and speaks against a hang, unless ranks of it
+  report since then that they wait.
 
 Of n nodes, k must vote, with k = min(⌈0.9 n⌉, n − 1 for n ≥ 3, n otherwise); nodes without telemetry are
 excluded from n unless fewer than half of the nodes are left. Neither signal is enough alone: a checkpoint, an
@@ -75,7 +77,7 @@ def is_hang(no_progress: Collection[HangVote], of_nodes: Collection[HangVote]) -
     """
     if any(v.alone for v in no_progress):
         return not excused(no_progress, of_nodes)
-    proofs = [v for v in _proofs(of_nodes) if v.both_signs or not early(no_progress)]
+    proofs = [v for v in _proofs(no_progress, of_nodes) if v.both_signs or not early(no_progress)]
     return _quorum(no_progress, proofs, _without_telemetry(of_nodes)) and not excused(no_progress, of_nodes)
 
 
@@ -86,9 +88,9 @@ def certain(no_progress: Collection[HangVote], of_nodes: Collection[HangVote]) -
     of both is measured: an evaluation, which sends nothing, may take minutes. A single vote that has lasted
     long proves nothing in a larger job: that exporter may have frozen while its node did not work.
     """
-    proofs, silent = _proofs(of_nodes), _without_telemetry(of_nodes)
+    proofs, silent = _proofs(no_progress, of_nodes), _without_telemetry(of_nodes)
     stalled = any(v.certain for v in no_progress)
-    if stalled and _quorum(no_progress, [v for v in proofs if v.lasting], silent):
+    if stalled and _quorum(no_progress, [v for v in proofs if v.lasting or v.signal == "left"], silent):
         return True
     return _quorum(no_progress, [v for v in proofs if v.certain], silent)
 
@@ -116,7 +118,7 @@ def ended(
     """
     since, nodes = _since(no_progress), max((v.nodes for v in no_progress), default=math.inf)
     # What was reported before the last step is about an earlier attempt.
-    recent = [v for v in of_nodes if v.onset >= since]
+    recent = [v for v in of_nodes if v.onset >= since and not _looks_left(no_progress, v)]
     left = {v.subject.node for v in recent if v.signal == "left" and (v.released or not for_good)}
     needed = min(NODE_SHARE * nodes, _electorate(nodes, _without_telemetry(of_nodes) - left))
     return any(v.signal == "ended" for v in recent) or 0 < len(left) >= needed
@@ -167,8 +169,17 @@ def _since(no_progress: Iterable[HangVote]) -> float:
     return min((v.onset for v in no_progress), default=math.inf) - DECLARED_BEFORE_SECONDS
 
 
-def _proofs(of_nodes: Iterable[HangVote]) -> list[HangVote]:
-    return [v for v in of_nodes if v.signal == "idle" and v.log_likelihood_ratio >= PROOF]
+def _proofs(no_progress: Iterable[HangVote], of_nodes: Iterable[HangVote]) -> list[HangVote]:
+    """Return the votes of nodes that do not work for a job that is still there."""
+    idle = [v for v in of_nodes if v.signal == "idle" and v.log_likelihood_ratio >= PROOF]
+    return idle + [v for v in of_nodes if _looks_left(no_progress, v)]
+
+
+def _looks_left(no_progress: Iterable[HangVote], vote: HangVote) -> bool:
+    """Return whether ranks that wait were heard of since their job seems to have left a node: it has not,
+    and fills little memory."""
+    heard = max((v.heard for v in no_progress), default=0.0)
+    return vote.signal == "left" and not vote.released and vote.onset < heard
 
 
 def _without_telemetry(of_nodes: Iterable[HangVote]) -> set[str | None]:

@@ -13,6 +13,7 @@ import msgspec
 from slowrank.telemetry.columns import read
 from slowrank.telemetry.messages import (
     MESSAGE_VERSION,
+    HangVote,
     Heartbeat,
     JobDeclared,
     JobEnded,
@@ -161,6 +162,8 @@ def _check_suspicion(s: Suspicion) -> None:
     _check_weights(s)
     for field in ("gpus", "ranks", "nodes", "ranks_on_node", "ranks_likely_on_node", "ranks_in_group"):
         _check_count(field, getattr(s, field))
+    if isinstance(s, HangVote) and s.heard:
+        _check_time(s.heard, None)
     _check_subjects(s)
 
 

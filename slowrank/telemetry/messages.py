@@ -107,7 +107,7 @@ class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
     ``both_signs``: the idle node neither sends nor computes, ``lasting``: for most of a minute. ``released``:
     the node that the job has left has another job, or none. ``alone``: steps are missing for so long, or of
     a few ranks alone at the last step, that this suffices where no node of the job sends samples of both GPUs
-    and ports.
+    and ports. ``heard``: when a rank last reported that it waits in the step, 0 where none has.
     """
 
     signal: HangSignal
@@ -117,6 +117,7 @@ class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
     lasting: bool = False
     released: bool = False
     alone: bool = False
+    heard: float = 0.0
 
 
 class _OfNode(_Message, frozen=True, kw_only=True):

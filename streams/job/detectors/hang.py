@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 from msgspec.structs import asdict
 
-from detectors.job.arrivals import Awaited, awaited
+from detectors.job.arrivals import WAITING, Awaited, awaited
 from detectors.job.progress import Stall, StallWatch
 from detectors.job.stopped_rows import StoppedRows
 from slowrank.telemetry import Evidence, HangVote, OpenStep, Suspicion
@@ -53,6 +53,7 @@ class HangDetector:
         self._rows, self._absent = StoppedRows(self._rows if new_run else None), list[int]()
         self._stall: Stall | None = None
         self._open: dict[int, list[tuple[float, str]]] = {}
+        self._heard = 0.0
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return a stall that stands: a row of a new step ends it, and no whole step does."""
@@ -62,7 +63,7 @@ class HangDetector:
     def new_step(self, number: int, ts: float, *, sent: float) -> None:
         """Note the first row of step ``number``, made at ``ts``, sent at ``sent``."""
         self.newest, self._absent, self._stall = number, [], None
-        self._open = {}
+        self._open, self._heard = {}, 0.0
         self.stalls.new_step(number, ts, sent=sent)
 
     def note_open(self, steps: Iterable[OpenStep], ts: float) -> None:
@@ -70,6 +71,8 @@ class HangDetector:
         if ts <= self.stalls.last:
             return
         for step in steps:
+            if step.phase in WAITING:
+                self._heard = max(self._heard, ts)
             held = self._open.setdefault(step.rank, [])
             if not held or held[-1][1] != step.phase:
                 held.append((ts, step.phase))
@@ -108,7 +111,8 @@ class HangDetector:
             # User code may keep one rank busy for a minute, as an evaluation does, while the others wait.
             busy = bool(waited_for.elsewhere) and not stall.certain
             said = [f"rank {r} {_doing(phases.get(r))}" for r in counted[:_MOST_NAMED] if waited_for.ranks]
-            yield _vote(view, stall, behind, counted, "; ".join(said), busy=busy)
+            vote = _vote(view, stall, behind, counted, "; ".join(said), busy=busy)
+            yield msgspec.structs.replace(vote, heard=self._heard)
 
     def _phases_at(self, event_time: float) -> tuple[dict[int, str], float]:
         """Return the phase that each rank had reported by ``event_time``, and when the last was new."""

@@ -145,6 +145,19 @@ def test_a_job_that_left_its_machines_has_ended():
 
 
 @pytest.mark.parametrize(
+    ("heard", "released", "hangs"),
+    [(14.0, False, True), (10.5, False, False), (14.0, True, False)],
+    ids=["heard since", "heard before", "another job runs there"],
+)
+def test_a_job_whose_ranks_are_heard_of_has_not_left_its_machines(heard, released, hangs):
+    """Ranks that wait report it, though their GPUs stand idle and hold little memory."""
+    left = votes(4, weight=-4.0, signal="left", onset=11.0, released=released)
+    stopped = [said(nodes=4, onset=10.0, alone=True, heard=heard)]
+    assert is_hang(stopped, left) == hangs
+    assert ended(stopped, left) != hangs
+
+
+@pytest.mark.parametrize(
     ("declared", "now", "expected"),
     [(10.0, 20.0, True), (6.0, 20.0, True), (4.0, 20.0, False), (10.0, 609.0, True), (10.0, 611.0, False)],
     ids=["now", "just-before", "before-the-last-step", "for-ten-minutes", "and-no-longer"],

@@ -13,8 +13,9 @@ from alerts.finding import Finding
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.layout import ClusterSpec, JobSpec, Workload
 from simulator.faults.fault import Fault
-from slowrank.telemetry import JobSteps, NodeSample, Record
+from slowrank.telemetry import JobSteps, NodeSample, OpenStep, Record
 from slowrank.telemetry.columns import pack
+from slowrank.telemetry.json_rows import rows
 from slowrank.telemetry.schema import GPU_V1
 from streams.columns import columns
 from streams.pipeline import local_pipeline
@@ -189,3 +190,31 @@ def test_the_end_of_a_job_is_no_hang(named):
             for r in records
         )
     assert about_hangs(findings(records)) == []
+
+
+def waiting(stream: Iterable[Record], at: float, *, until: float, silent: int) -> Iterator[Record]:
+    """The same records, in which all ranks but one report from ``at`` on that they wait."""
+    ranks: dict[int, JobSteps] = {}
+    due = at + 6.0
+    for record in stream:
+        if isinstance(record, JobSteps) and record.ts < at:
+            ranks |= {row["rank"]: record for row in rows(record)}
+        while record.ts >= due and due < until:
+            for rank, last in ranks.items():
+                if rank != silent:
+                    report = OpenStep(rank, 1000, "wait", due - at)
+                    yield msgspec.structs.replace(last, ts=due, rows=b"", open=(report,))
+            due += 5.0
+        yield record
+
+
+def test_ranks_that_wait_on_machines_that_look_left_are_in_a_hang():
+    """Their job fills little memory and its GPUs stand idle, but it has not ended."""
+    cluster = Cluster(spec(), seed=7, faults=[hang(0, 120.0)])
+    end = cluster.spec.start + 120.0
+    stream = waiting(leaving(cluster.run(300.0), end), end, until=end + 170.0, silent=5)
+    versions = about_hangs(findings(stream))
+    opened = [f for f in versions if f.status == "open"]
+    assert opened[0].detected_at - end < 20.0
+    assert opened[-1].severity == "critical"
+    assert [s.subject.rank for s in opened[-1].suspects] == [5]

@@ -120,8 +120,9 @@ def _group(s: Subject) -> str:
     shared = ", ".join(f"{k}={v}" for k, v in sorted((s.coords or {}).items()))
     if s.node and shared:
         return f"{s.node} tensor-parallel group {shared}"
-    own = f"of ranks {s.ranks}" if s.ranks else ""
-    words = (s.node, _family(s), shared or own, f"of job {s.job_id}")
+    if s.ranks:
+        return f"Group of ranks {s.ranks} of job {s.job_id}"
+    words = (s.node, _family(s), shared, f"of job {s.job_id}")
     return " ".join(word for word in words if word)
 
 

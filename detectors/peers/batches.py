@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from detectors.peers.peers import PeerGroups
+
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
@@ -80,3 +82,9 @@ class Batches:
         few = np.unique(self.replica[slow]).size < _MOST_REPLICAS * (int(self.replica.max()) + 1)
         parts = (np.unique(label[slow], return_counts=True)[1].max() for label in (self.node, self.replica))
         return few and bool(max(parts) >= _TOGETHER * np.count_nonzero(slow))
+
+    def are_within(self, groups: PeerGroups) -> bool:
+        """Return whether no group has ranks of two replicas: those of one take longer in the same steps, as
+        its batches do."""
+        pairs = np.unique(np.stack([groups.index, self.replica]), axis=1)
+        return bool(pairs.shape[1] == groups.sizes.size)

@@ -398,7 +398,7 @@ class Ratios:
             return False
         steps = min(self.settled, self.config.history)
         finer = self.positions.refine(self.history.last("role", steps), self.groups)
-        if finer is None:
+        if finer is None or (self.batches is not None and self.batches.are_within(finer)):
             return False
         self.groups, self._has_positions = finer, True
         v = self.history.last("v", steps)

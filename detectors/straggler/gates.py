@@ -205,9 +205,10 @@ def _stands_alone(ratios: Ratios, found: Candidate) -> bool:
 def is_position(ratios: Ratios, rank: int, effect: Floats) -> bool:
     """Return whether every k-th rank became as slow, by ``effect`` [ranks]: without coordinates, a position
     of the layer, such as an expert that is popular (``shards``). Not where the slow ranks are all of one
-    machine or two, among which ranks were dealt out in turn."""
+    machine or two, among which ranks were dealt out in turn, or of one replica."""
     slow, parts = effect >= _HALF * effect[rank], []
-    if _fills_machines(ratios.nodes, slow):
+    of_replica = ratios.batches is not None and ratios.batches.rule_out_stage(slow)
+    if of_replica or _fills_machines(ratios.nodes, slow):
         return False
     for each, stage, label in ratios.positions.partitions:
         same, mates = label == label[rank], stage == stage[rank]

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from detectors.peers.batches import Batches
 from detectors.robust import nan_median
 from detectors.straggler.candidate import Candidate
 
@@ -81,6 +82,11 @@ class GroupFamilies:
                 labels[name] = np.unique(np.stack(others), axis=1, return_inverse=True)[1].reshape(-1)
         return cls(labels, known, node)
 
+    @classmethod
+    def from_batches(cls, batches: Batches) -> "GroupFamilies":
+        """Build from who works on one batch, where amounts of work show it and no coordinates tell more."""
+        return cls({"replica": batches.replica}, {}, batches.node)
+
     def of(self, rank: int) -> Iterator[tuple[str, Ints]]:
         """Yield the groups of ``rank`` that stand on several machines and are half of the job at most."""
         for family, labels in self.labels.items():
@@ -136,6 +142,10 @@ class SlowGroups:
         """Return the open group with these members."""
         same = (g for g in self.open if g.family == family and np.array_equal(g.members, members))
         return next(same, None)
+
+    def learn(self, families: GroupFamilies) -> None:
+        """Take which groups there are, where that was not known before."""
+        self._families = families
 
     def take(self, found: Candidate, now: int) -> RankGroup | None:
         """Take that a rank was found slow; return the group that explains it, found now or before."""

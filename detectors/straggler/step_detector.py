@@ -160,6 +160,9 @@ class StragglerDetector:
             self._network, self._rotation = NetworkWatch(), RotatingSlowness(ratios.ranks)
             self._not_before[:] = 0
             self._groups, self._machines = SlowGroups(self._families), SlowMachines(ratios.nodes)
+        if self._families is None and ratios.batches is not None:
+            self._families = GroupFamilies.from_batches(ratios.batches)
+            self._groups.learn(self._families)
         since_start = self._slow_since_start("compute") + self._slow_since_start("data")
         if not ratios.settled:
             return StepResult(slow=since_start)

@@ -112,8 +112,8 @@ Record = NodeSample | JobSteps | NodeEvent
 class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Subject of a suspicion or a finding; unknown fields are None.
 
-    ``ranks`` ("8-15") are those of a node without a name, or of a group on one: rows name none, and they are
-    likely on one.
+    ``ranks`` are those of a node without a name ("8-15"), or of a group that no coordinates tell: likely a
+    tensor-parallel one ("8-11"), or those that work on one batch ("3,67,131").
     """
 
     type: SubjectType

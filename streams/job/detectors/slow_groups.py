@@ -13,7 +13,7 @@ from streams.job.detector import OfCore
 from streams.job.detectors.slow_ranks import PART, suspicion_of
 from streams.job.step_aligner import Step
 from streams.job.suspicions import STEPS, dated
-from streams.job.view import JobView
+from streams.job.view import JobView, spans
 
 GROUP = Aspect("slow group", outlast_job=True, cost="rank")
 
@@ -22,6 +22,9 @@ MOST_SUSPECTS = 64
 
 # Chosen: the nodes of ``MOST_SUSPECTS`` ranks.
 _NAMED_NODES = 8
+
+# Chosen: what a title holds.
+_NAMED_RANKS = 8
 
 
 class SlowGroups(OfCore):
@@ -68,7 +71,8 @@ def _group_suspicion(view: JobView, group: SlowGroup, at: float) -> Suspicion:
             cluster=view.cluster,
             job_id=view.job_id,
             attempt=view.attempt,
-            coords=_shared(ranks, group.family),
+            coords=(shared := _shared(ranks, group.family)),
+            ranks=None if shared else _listed([view.roster[i] for i in group.members.tolist()]),
         ),
         ranks_on_node=0,
         ranks_likely_on_node=0,
@@ -86,11 +90,17 @@ def _shared(ranks: list[Subject], family: str) -> dict[str, int] | None:
     coords = [at.coords or {} for at in ranks]
     shared = dict(sorted(set(coords[0].items()).intersection(*(at.items() for at in coords[1:]))))
     if family == "replica":
-        return {"dp": coords[0]["dp"]}
+        return {"dp": coords[0]["dp"]} if "dp" in coords[0] else None
     if family == "ep" and "dp" in coords[0] and "dp" not in shared:
         # Expert groups divide the data-parallel ranks: they are numbered, as in Megatron-LM.
         shared["edp"] = coords[0]["dp"] // len(ranks)
     return shared or None
+
+
+def _listed(ranks: list[int]) -> str:
+    """Return which ranks a group has that no coordinates tell: few of them tell it from others."""
+    more = f" and {len(ranks) - _NAMED_RANKS} more" if len(ranks) > _NAMED_RANKS else ""
+    return spans(ranks[:_NAMED_RANKS]) + more
 
 
 def _of_group(group: SlowGroup, nodes: list[str]) -> str:

@@ -29,9 +29,10 @@ def ranks_of(coords, **at):
     return np.flatnonzero(np.logical_and.reduce([coords[name] == place for name, place in at.items()]))
 
 
-def findings_of(work, coords, *, ranks_per_node=8):
+def findings_of(work, coords, *, ranks_per_node=8, tokens=None):
     """Return the last version of each finding that was notified and that no other one explains."""
     table = synchronous(work, overhead=0.05, coords={name: at.tolist() for name, at in coords.items()})
+    table = replace(table, tokens=tokens)
     pipeline = Pipeline(node=NodeStage(), job=JobStage(), finding=FindingStage())
     versions = [
         f for r in records(replace(table, ranks_per_node=ranks_per_node)) for f in pipeline.process(r)
@@ -75,6 +76,18 @@ def test_a_slow_group_is_one_finding(coords, group, severity, noise, factor, see
     assert sum(s.probability for s in found.suspects) == pytest.approx(1.0, abs=0.01)
     assert found.slowdown_ratio == pytest.approx(factor, abs=0.01 + noise / 2)
     assert found.severity == (severity if factor > 1.1 else "warning")
+
+
+def test_a_slow_replica_that_amounts_of_work_show_is_one_finding():
+    """No coordinates are known; its ranks, on four nodes, report one number of tokens, step after step."""
+    tokens = np.random.default_rng(4).integers(3950, 4050, (160, 4)).astype(float)[:, STAGES["dp"]]
+    members = ranks_of(STAGES, dp=1)
+    work = slow_from(ONSET, members, 1.2) * tokens / 4000
+    [found] = findings_of(work, {}, tokens=tokens)
+    assert (found.kind, found.subject.type, found.subject.coords) == ("straggler.fail_slow", "group", None)
+    assert found.subject.ranks == "4-7,20-23 and 8 more"
+    assert sorted(s.subject.rank for s in found.suspects) == members.tolist()
+    assert found.title == "Group of ranks 4-7,20-23 and 8 more of job job is 1.20x slower than 48 peers"
 
 
 def test_all_ranks_of_a_ramp_become_one_finding():

@@ -5,7 +5,7 @@ A job is hung when both independent signals agree, which are votes (``HangVote``
 * ``no_progress``: no step for longer than the job's own pauses explain, from the job's step rows.
 * ``of_nodes``: the machines do not work. A node is idle with no bytes on its ports, GPUs without work, or
   GPUs that spin on a collective (full utilisation at low power). ``log_likelihood_ratio`` ≥ ``PROOF`` counts.
-  A node whose GPUs are idle and empty has been left by its job, and speaks against a hang, unless ranks of it
+  A node whose GPUs are idle and empty has been left by its job, and votes against a hang, unless ranks of it
   report since then that they wait.
 
 Of n nodes, k must vote, with k = min(⌈0.9 n⌉, n − 1 for n ≥ 3, n otherwise); nodes without telemetry are

@@ -299,11 +299,15 @@ def _say(what: str) -> None:
     print(f"rig: {what}", file=sys.stderr, flush=True)
 
 
-def check_torch(python: str) -> None:
-    """Raise ``NotTraining`` unless the interpreter ``python`` starts and has PyTorch."""
+def check_torch(python: str, code: str = "import torch.distributed", **environ: str) -> str:
+    """Return what ``code`` prints in the interpreter ``python``; ``environ`` is its environment, if given.
+
+    Raises ``NotTraining`` unless it starts and has PyTorch.
+    """
     try:
-        command = [python, "-c", "import torch.distributed"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_START_SECONDS)
+        done = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, timeout=_START_SECONDS, env=environ or None
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotTraining(f"--torch {python} is no interpreter that starts: {error}") from error
     if done.returncode:
@@ -312,6 +316,7 @@ def check_torch(python: str) -> None:
             f"--torch {python} has no PyTorch ({reason}): name an interpreter that has, such as that of a "
             "virtual environment after `pip install torch`"
         )
+    return done.stdout
 
 
 def _save(options: argparse.Namespace, report: dict[str, object]) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import statistics
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from typing import Any
 from servers.process import Process, free_ports
 
 from benchmarks.rig.cluster import wait
-from benchmarks.rig.command import last_line
+from benchmarks.rig.command import NotTraining, check_torch, last_line
 from benchmarks.rig.gpu.host import NotStarted, environment
 
 NAME = "gpu-job"
-_CHECK_SECONDS, _START_SECONDS, _END_SECONDS = 120.0, 90.0, 10.0
+_START_SECONDS, _END_SECONDS = 90.0, 10.0
 # What all ranks compute in a step, together on one device.
 STEP_SECONDS = 0.2
 
@@ -85,18 +84,10 @@ class Plan:
 def check(python: str, *, cpu: bool) -> dict[str, Any]:
     """Return PyTorch's version and devices as the interpreter ``python`` finds them. Raises ``NoGpu``."""
     try:
-        done = subprocess.run(
-            [python, "-c", _PROBE], capture_output=True, text=True, timeout=_CHECK_SECONDS, env=environment()
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoGpu(f"{python} is no interpreter that starts: {error}") from error
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise NoGpu(
-            f"{python} has no PyTorch ({reason}): name an interpreter that has with --torch, such as that of "
-            "a virtual environment after `pip install torch`"
-        )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        printed = check_torch(python, _PROBE, **environment())
+    except NotTraining as error:
+        raise NoGpu(str(error)) from error
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     if not found["distributed"]:
         raise NoGpu(f"PyTorch {found['torch']} has no torch.distributed: install a build that has, for gloo")
     if not cpu and not found["devices"]:

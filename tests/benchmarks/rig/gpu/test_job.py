@@ -69,7 +69,7 @@ def test_steps_are_counted_by_when_they_ended():
     ],
 )
 def test_ranks_take_gpus_in_turn(monkeypatch, visible, rank, options, device):
-    """Those that CUDA may use, and the hook is told NVML's index where it is known."""
+    """Those that CUDA may use, and the hook has NVML's index where it is known."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

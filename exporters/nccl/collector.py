@@ -40,18 +40,23 @@ class _Folder:
     processes: dict[Path, RankSteps] = field(default_factory=dict)
 
     def read(self) -> None:
-        """Read what is new, and queue the rows of completed steps."""
+        """Read what is new, and queue the rows of completed steps.
+
+        All at once: a reading that takes longer than a tick makes no rank later than others of its node.
+        """
+        found: list[_Row] = []
         try:
             for path, lines in self.files.read():
                 steps = self.processes.setdefault(path, RankSteps())
                 changes = steps.changes
                 rows = steps.add(self._collectives(lines))
                 self.unused["sequence_changed"] += steps.changes - changes
-                self._queue(path, steps, rows)
+                found += self._of_job(path, steps, rows)
         except OSError as error:
             self.unused["unreadable"] += 1
             if self.unused["unreadable"] == 1:
                 _log.warning("the files of NCCL Inspector cannot be read: %s", error)
+        self.rows.extend(found)
         for gone in self.processes.keys() - self.files.paths():
             del self.processes[gone]
 
@@ -69,15 +74,15 @@ class _Folder:
                 found.append(one)
         return sorted(found, key=lambda one: one.stop)
 
-    def _queue(self, path: Path, steps: RankSteps, rows: Sequence[Columns]) -> None:
+    def _of_job(self, path: Path, steps: RankSteps, rows: Sequence[Columns]) -> list[_Row]:
         job = _job_of(path)
         size, communicator = steps.communicator
         others = {p.communicator for q, p in self.processes.items() if _job_of(q) == job}
         if any(other != (size, communicator) for other in others if other != (0, "")):
             # Ranks are numbered within a communicator: with several, their ranks in the job are unknown.
             self.unused["several_communicators"] += len(rows)
-            return
-        self.rows.extend(_Row(job, size, columns) for columns in rows)
+            return []
+        return [_Row(job, size, columns) for columns in rows]
 
 
 class NcclCollector:

@@ -1,10 +1,14 @@
 """Files of NCCL Inspector become step rows, and a finding that names the rank the others wait for."""
 
+import threading
+import time
+
 import pytest
 
 from alerts.finding import Finding
 from exporters.collector import Instant
 from exporters.exporter import Exporter, NodeIdentity
+from exporters.host import device_threads
 from exporters.nccl import log_files
 from exporters.nccl.collector import NcclCollector
 from exporters.nccl.log_files import LogFiles
@@ -16,7 +20,9 @@ from tests.exporters.nccl.inspector import T0, Writer
 
 
 @pytest.fixture
-def make_collector():
+def make_collector(monkeypatch):
+    """Collectors whose ticks wait for the files: a busy machine makes no rank late."""
+    monkeypatch.setattr(device_threads, "WAIT_SECONDS", 60.0)
     made = []
 
     def make(*folders):
@@ -97,6 +103,31 @@ def test_the_job_is_the_name_of_the_folder(tmp_path, make_collector, instants):
         (steps,) = collector.collect(instants(0)).steps
         assert (steps.job_id, steps.world_size, steps.attempt) == ("4711", 2, 0)
         assert {row["rank"] for row in steps.rows} == {0, 1}
+
+
+def test_a_reading_that_takes_longer_than_a_tick_gives_its_rows_at_once(
+    tmp_path, make_collector, instants, monkeypatch
+):
+    """Otherwise the ranks whose files come last would look stopped."""
+    Writer(tmp_path).run(20)
+    go_on, read = threading.Event(), LogFiles.read
+
+    def slow(files):
+        for number, one in enumerate(read(files)):
+            if number == 7:
+                go_on.wait(60)
+            yield one
+
+    monkeypatch.setattr(LogFiles, "read", slow)
+    collector = make_collector(tmp_path / "node-0")
+    monkeypatch.setattr(device_threads, "WAIT_SECONDS", 0.1)
+    assert rows_of(collector, instants) == []
+
+    go_on.set()
+    while collector.metrics()["nccl_folders_blocked"]:
+        time.sleep(0.01)
+    rows = rows_of(collector, instants, 1)
+    assert {row["rank"] for row in rows} == set(range(8))
 
 
 def test_a_job_of_several_communicators_gives_no_rows(tmp_path, make_collector, instants):

@@ -391,6 +391,16 @@ KINDS: dict[str, Kind] = {
         heals_like="congestion",
         transfers="slowing",
     ),
+    "link.tcp_delay": Kind(
+        title="{place} has long TCP round trips in both directions",
+        meaning="TCP round trips to and from a node became long",
+        phrase="long TCP round trips",
+        action="CHECK_NETWORK",
+        text="Check speed, queues and routes of the links of {place}: TCP to and from it became slow.",
+        explained_by=(FABRIC, "link.nic_errors", "link.nic_flap", "link.nic_slow", "link.tcp_loss"),
+        heals_like="congestion",
+        transfers="slowing",
+    ),
     "link.pcie_downgrade": Kind(
         title="{place} runs on a narrowed PCIe link",
         meaning="fewer PCIe lanes or an older generation than there should be",

@@ -34,6 +34,8 @@ HELP = {
     "step_datagrams_rejected_total": "Messages of training hooks that could not be used, by reason.",
     "step_rows_dropped_total": "Step times lost because too many arrived at once.",
     "step_rows_total": "Step times received from training hooks.",
+    "tcp_connections": "Established TCP connections at the last read of their round trips.",
+    "tcp_connections_left_out": "1 while there are more TCP connections than are read.",
     "ticks_total": "Rounds of reading all sources.",
 }
 

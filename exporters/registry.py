@@ -12,6 +12,7 @@ from exporters.host.infiniband import InfinibandCollector
 from exporters.host.kmsg import KmsgCollector
 from exporters.host.nic import NetCollector, pci_devices
 from exporters.host.proc import HostCollector
+from exporters.host.tcp_delay import TcpDelayCollector
 from exporters.nccl.collector import NcclCollector
 from exporters.nvml.collector import NvmlCollector
 from exporters.nvml.gpu_release import released
@@ -45,6 +46,7 @@ def collectors(
         NcclCollector(nccl),
         nvml,
         HostCollector(),
+        TcpDelayCollector(),
         ClockCollector(),
         BootCollector(),
         NetCollector(),

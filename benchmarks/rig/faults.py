@@ -169,6 +169,7 @@ _LINK = frozenset(
         "link.nic_flap",
         "link.nic_errors",
         "link.tcp_loss",
+        "link.tcp_delay",
         "straggler.job_wide",
         "straggler.fail_slow",
     }

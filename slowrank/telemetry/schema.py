@@ -179,6 +179,8 @@ HOST_COLUMNS = (
     _counter("host.tcp.received_segments_total", "1", since=4),
     _counter("host.tcp.retransmitted_segments_total", "1", since=4),
     _counter("host.tcp.out_of_order_segments_total", "1", since=4),
+    _gauge("host.tcp.sent_round_trip_seconds", "s", since=5),
+    _gauge("host.tcp.received_round_trip_seconds", "s", since=5),
 )
 
 STEP_V1 = Block(

@@ -46,6 +46,7 @@ DETECTORS = (
     Detector("states", "throttle reasons, link widths and other states that hold"),
     Detector("waiting_ports", "ports in which data waits longer than usual and than in the node's others"),
     Detector("tcp_loss", "nodes that lose TCP segments in both directions"),
+    Detector("tcp_delay", "nodes whose TCP round trips became long in both directions"),
     Detector("pairwise", "links, from delays between pairs of nodes where a prober measures them"),
     Detector("domains", "racks, switches and rails that fail as a whole; a trial of it finds nothing"),
     Detector("events", "XIDs and other events of the kernel log and the driver"),

@@ -15,6 +15,7 @@ from streams.node.detectors.level_changes import level_changes
 from streams.node.detectors.port_history import PortHistory
 from streams.node.detectors.port_wait import PortWait
 from streams.node.detectors.read_times import ReadTimes
+from streams.node.detectors.tcp_delay import TcpDelay
 from streams.node.detectors.tcp_loss import TcpLoss
 from streams.node.rules.counter_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
 from streams.node.rules.rule_engine import CountRules, StateRules
@@ -40,6 +41,7 @@ NODE_DETECTORS: tuple[NodeDetectorFactory, ...] = (
     PortWait,
     ExporterHealth,
     TcpLoss,
+    TcpDelay,
 )
 
 

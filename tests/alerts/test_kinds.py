@@ -139,6 +139,7 @@ def test_a_cause_is_named_in_words(hypothesis, words):
         ("stragler", "straggler"),
         ("throttle.therml", "throttle.thermal"),
         ("link.tcp_loss", ""),
+        ("link.tcp_delay", ""),
         ("straggler", ""),
         ("link.xgmi_errors", ""),
         ("xid.79", ""),

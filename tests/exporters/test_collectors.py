@@ -20,6 +20,7 @@ from exporters.host.infiniband import InfinibandCollector
 from exporters.host.kmsg import KmsgCollector
 from exporters.host.nic import NetCollector
 from exporters.host.proc import HostCollector
+from exporters.host.tcp_delay import TcpDelayCollector
 from exporters.nccl.collector import NcclCollector
 from exporters.nvml.collector import NvmlCollector
 from exporters.scrape.collector import ScrapeCollector
@@ -41,6 +42,7 @@ COLLECTORS: dict[str, Callable[[Path], Any]] = {
     "nccl": lambda root: NcclCollector([str(root)]),
     "nvml": lambda root: NvmlCollector([*GPU_CHILD, "2", "1:hang"]),
     "host": lambda root: HostCollector(root),
+    "tcp_delay": lambda root: TcpDelayCollector(),
     "clock": lambda root: ClockCollector(ChronyClient(("127.0.0.1", 9)), lambda: None),
     "boot": lambda root: BootCollector(root),
     "nic": lambda root: NetCollector(root),

@@ -309,7 +309,7 @@ BAD = [
     ("unknown_version", some_steps(v=0)),
     ("unknown_version", an_event(v=7)),
     ("unknown_schema", a_sample(schema=0)),
-    ("unknown_schema", a_sample(schema=5)),
+    ("unknown_schema", a_sample(schema=6)),
     ("unknown_schema", a_sample(schema=-1, row_bytes=SAMPLE_SCHEMAS[1].row_bytes)),
     ("unknown_schema", a_sample(schema=9, row_bytes=SAMPLE_SCHEMAS[1].row_bytes)),
     ("unknown_schema", a_sample(schema=9, row_bytes=(4, 4, 4))),
@@ -441,11 +441,11 @@ def appended(block, name, dtype):
     return Block((*block.columns, Column(name, "1", dtype, "gauge")))
 
 
-SAMPLES_V5 = SampleSchema(
-    5,
-    gpu=appended(SAMPLE_SCHEMAS[4].gpu, "gpu.new_ratio", "<f4"),
-    nic=SAMPLE_SCHEMAS[4].nic,
-    host=appended(SAMPLE_SCHEMAS[4].host, "host.new_total", "<i8"),
+SAMPLES_V6 = SampleSchema(
+    6,
+    gpu=appended(SAMPLE_SCHEMAS[5].gpu, "gpu.new_ratio", "<f4"),
+    nic=SAMPLE_SCHEMAS[5].nic,
+    host=appended(SAMPLE_SCHEMAS[5].host, "host.new_total", "<i8"),
 )
 STEPS_V3 = StepSchema(3, appended(STEP_SCHEMAS[2].rows, "host_seconds", "<f8"))
 
@@ -453,7 +453,7 @@ STEPS_V3 = StepSchema(3, appended(STEP_SCHEMAS[2].rows, "host_seconds", "<f8"))
 @pytest.fixture
 def newer(monkeypatch):
     """A schema more in each registry: a new reader and writer."""
-    monkeypatch.setitem(SAMPLE_SCHEMAS, 5, SAMPLES_V5)
+    monkeypatch.setitem(SAMPLE_SCHEMAS, 6, SAMPLES_V6)
     monkeypatch.setitem(STEP_SCHEMAS, 3, STEPS_V3)
 
 
@@ -463,11 +463,11 @@ def newer_sample():
         {"gpu.xid_events_total": 3},
     ]
     return a_sample(
-        schema=5,
-        row_bytes=SAMPLES_V5.row_bytes,
-        gpu=pack(SAMPLES_V5.gpu, gpus),
-        nic=pack(SAMPLES_V5.nic, [{"nic.port.up": 1.0, RNR: 5}]),
-        host=pack(SAMPLES_V5.host, [{"host.load1": 2.0, "host.new_total": 7}]),
+        schema=6,
+        row_bytes=SAMPLES_V6.row_bytes,
+        gpu=pack(SAMPLES_V6.gpu, gpus),
+        nic=pack(SAMPLES_V6.nic, [{"nic.port.up": 1.0, RNR: 5}]),
+        host=pack(SAMPLES_V6.host, [{"host.load1": 2.0, "host.new_total": 7}]),
     )
 
 
@@ -479,11 +479,11 @@ def newer_steps():
 def test_an_old_reader_reads_what_it_knows_of_a_new_record():
     """A record of a later schema is cut to the newest known one, with the known columns intact."""
     sample, steps_ = decode_sample(encode(newer_sample())), decode_steps(encode(newer_steps()))
-    assert (sample.schema, steps_.schema) == (4, 2)
-    gpus = list(unpack(SAMPLE_SCHEMAS[4].gpu, sample.gpu))
+    assert (sample.schema, steps_.schema) == (5, 2)
+    gpus = list(unpack(SAMPLE_SCHEMAS[5].gpu, sample.gpu))
     assert (gpus[0]["gpu.power_watts"], gpus[1]["gpu.xid_events_total"]) == (400.0, 3)
-    assert next(unpack(SAMPLE_SCHEMAS[4].nic, sample.nic))[RNR] == 5
-    assert next(unpack(SAMPLE_SCHEMAS[4].host, sample.host))["host.load1"] == 2.0
+    assert next(unpack(SAMPLE_SCHEMAS[5].nic, sample.nic))[RNR] == 5
+    assert next(unpack(SAMPLE_SCHEMAS[5].host, sample.host))["host.load1"] == 2.0
     rows = list(unpack(STEP_SCHEMAS[2].rows, steps_.rows))
     assert [(r["step"], r["rank"], r["compute_seconds"]) for r in rows] == [(4, 1, 1.5)] * 2
     assert check_sample(sample) == sample
@@ -495,7 +495,7 @@ def test_a_new_reader_reads_both_new_and_old_records():
     """A later reader sees the new columns, and reads an old record with the old layout."""
     sample, steps_ = decode_sample(encode(newer_sample())), decode_steps(encode(newer_steps()))
     assert (sample, steps_) == (newer_sample(), newer_steps())
-    assert next(unpack(SAMPLE_SCHEMAS[5].gpu, sample.gpu))["gpu.new_ratio"] == 0.5
+    assert next(unpack(SAMPLE_SCHEMAS[6].gpu, sample.gpu))["gpu.new_ratio"] == 0.5
     assert next(unpack(STEP_SCHEMAS[3].rows, steps_.rows))["host_seconds"] == pytest.approx(0.1)
     old = decode_sample(encode(a_sample()))
     assert old.schema == 1
@@ -548,6 +548,15 @@ def test_the_fourth_sample_schema_only_appends_to_the_third():
     assert fourth.row_bytes == (208, 176, 132)
 
 
+def test_the_fifth_sample_schema_only_appends_to_the_fourth():
+    """Two gauges of TCP at the end of the host."""
+    fourth, fifth = SAMPLE_SCHEMAS[4], SAMPLE_SCHEMAS[5]
+    assert (fifth.gpu, fifth.nic) == (fourth.gpu, fourth.nic)
+    added = ("host.tcp.sent_round_trip_seconds", "host.tcp.received_round_trip_seconds")
+    assert fifth.host.names == (*fourth.host.names, *added)
+    assert fifth.row_bytes == (208, 176, 140)
+
+
 ports = st.lists(values_of(SAMPLE_SCHEMAS[2].nic), max_size=3)
 
 
@@ -558,7 +567,7 @@ def test_a_reader_of_the_first_sample_schema_reads_the_second(held):
     ids = tuple(f"mlx5_{i}/1" for i in range(len(held)))
     sent = encode(a_sample(schema=2, row_bytes=second.row_bytes, nic_ids=ids, nic=pack(second.nic, held)))
     with pytest.MonkeyPatch.context() as patch:
-        for later in (2, 3, 4):
+        for later in (2, 3, 4, 5):
             patch.delitem(SAMPLE_SCHEMAS, later)
         read = decode_sample(sent)
     assert (read.schema, read.row_bytes) == (1, first.row_bytes)
@@ -580,18 +589,18 @@ def test_a_reader_of_the_second_sample_schema_reads_the_first(held):
 
 @pytest.mark.usefixtures("newer")
 def test_a_schema_skipped_by_the_reader_still_reads():
-    """A record two schemas ahead is cut to the newest known one, which then is schema 5."""
-    sixth = replace(SAMPLES_V5, id=6, nic=appended(SAMPLES_V5.nic, "nic.port.new", "<f4"))
-    nic = pack(sixth.nic, [{"nic.port.up": 1.0, RNR: 5, "nic.port.new": 2.0}])
+    """A record two schemas ahead is cut to the newest known one, which then is schema 6."""
+    seventh = replace(SAMPLES_V6, id=7, nic=appended(SAMPLES_V6.nic, "nic.port.new", "<f4"))
+    nic = pack(seventh.nic, [{"nic.port.up": 1.0, RNR: 5, "nic.port.new": 2.0}])
     record = decode_sample(
-        encode(msgspec.structs.replace(newer_sample(), schema=6, row_bytes=sixth.row_bytes, nic=nic))
+        encode(msgspec.structs.replace(newer_sample(), schema=7, row_bytes=seventh.row_bytes, nic=nic))
     )
-    assert (record.schema, record.nic) == (5, newer_sample().nic)
+    assert (record.schema, record.nic) == (6, newer_sample().nic)
 
 
 def test_a_later_schema_that_lies_about_its_rows_is_refused():
     """Row sizes that do not fit the bytes, or shrink a block, are refused."""
-    gpu, nic, host = SAMPLES_V5.row_bytes
+    gpu, nic, host = SAMPLES_V6.row_bytes
     for sizes, reason in [((gpu + 4, nic, host), "column_length"), ((gpu, nic - 8, host), "unknown_schema")]:
         with pytest.raises(BadRecord) as refused:
             decode_sample(encode(msgspec.structs.replace(newer_sample(), row_bytes=sizes)))

@@ -20,6 +20,10 @@ REFINE = ("ep",)
 # Members that leave four peers each. Chosen: a finer role is not worth losing the comparison.
 _FULL_GROUP = 5
 
+# Most stages of published jobs (Llama 3: Dubey et al. 2024, table 4); with more, one that is a single machine
+# would be all there is of the layer's replicas.
+_STAGES = 16
+
 # Most that members of a stage differ among themselves, as a share of their distance to all others (chosen).
 _ALIKE = 0.5
 
@@ -57,7 +61,8 @@ def is_regular(slow: npt.NDArray[np.bool_]) -> bool:
     """Whether the marked ranks look like a parallel dimension: an aligned block, or every k-th rank.
 
     Layouts number ranks by nested dimensions, so a pipeline stage is an aligned run of equal length or a
-    residue class. Broken machines have no reason to fall so. One rank alone is no pattern.
+    residue class. Broken machines have no reason to fall so. One rank alone is no pattern, and no stage is
+    less than a sixteenth of the ranks.
     """
     where, total = np.flatnonzero(slow), slow.size
     size = where.size
@@ -67,7 +72,9 @@ def is_regular(slow: npt.NDArray[np.bool_]) -> bool:
     if not (strides == strides[0]).all():
         return False
     stride = int(strides[0])
-    return bool(where[0] % size == 0) if stride == 1 else stride * size == total
+    if stride == 1:
+        return bool(where[0] % size == 0) and total <= _STAGES * size
+    return stride * size == total
 
 
 def looks_like_stage(levels: Floats, slow: npt.NDArray[np.bool_], batches: Batches | None = None) -> bool:

@@ -51,6 +51,12 @@ def test_layouts_are_blocks_or_strides(marked, regular):
     assert is_regular(slow) is regular
 
 
+def test_no_stage_is_less_than_a_sixteenth_of_the_ranks():
+    """A machine of four among more is a machine."""
+    assert is_regular(np.arange(64) // 4 == 2)
+    assert not is_regular(np.arange(68) // 4 == 2)
+
+
 def test_two_slow_machines_may_stand_like_a_stage():
     """Every 16th of 32 ranks is a stage when both are equally slow, and two slow ranks when they differ."""
     slow = np.isin(np.arange(32), (9, 25))

@@ -1,26 +1,36 @@
 """Which ranks get more work together: those at one expert's position, and those of one replica.
 
 Where they become slow together, on one machine or on parts of several, the rows of steps do not show whether
-it was their work that grew or their machines that slowed.
+it was their work that grew or their machines that slowed. Rows without coordinates do not tell who these are;
+layouts number ranks by nested dimensions, though, so that every k-th rank of a machine may be at one
+position, while what slows GPUs of a machine has one, neighbours, or all. Of eight ranks, a pair that became
+slow is such a set by chance in one of seven cases.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from detectors.peers.peers import PeerGroups
+
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
+
+# Chosen: by chance two are seen in one of 49 cases, of pairs of eight ranks, and two pairs seldom fail.
+_POSITIONS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:
     """``experts`` and ``batches`` number, each [ranks], who gets work together (-1: the rank is in no such
-    set)."""
+    set), ``strides`` who may: for each k those k ranks apart on the machines ``node`` [ranks]."""
 
     experts: Ints
     batches: Ints
+    node: Ints
+    strides: tuple[Ints, ...] = ()
 
     @classmethod
     def from_coords(cls, coords: Mapping[str, Ints], node: Ints) -> "SharedWork":
@@ -41,7 +51,20 @@ class SharedWork:
         if known["dp"] and known["pp"] and np.ptp(at["dp"]) and np.ptp(at["pp"]):
             batches = at["dp"].astype(np.intp)
             batches = _kept(batches, [same for same in _sets(batches) if not _is_machine(same, node)])
-        return cls(experts, batches)
+        return cls(experts, batches, node)
+
+    @classmethod
+    def from_numbers(cls, numbers: Ints, node: Ints) -> "SharedWork":
+        """Build from the ranks' numbers in their job, of ranks without coordinates."""
+        none, nodes = np.full(node.size, -1, dtype=np.intp), PeerGroups.of(node)
+        size = nodes.sizes[nodes.index]
+        strides: list[Ints] = []
+        stride = 2
+        while 2 * stride <= size.max(initial=0):
+            label = np.asarray(nodes.index * stride + numbers % stride, dtype=np.intp)
+            strides.append(np.where(size % stride == 0, label, -1))
+            stride *= 2
+        return cls(none, none, node, tuple(strides))
 
     def may_explain(self, rank: int, slow: Bools, *, batch_known: bool) -> bool:
         """Return whether all who get work together with ``rank`` are ``slow`` [ranks].
@@ -49,7 +72,41 @@ class SharedWork:
         ``batch_known``: ranks report the amounts of their batches, which a larger one would show in.
         """
         sets = (self.experts,) if batch_known else (self.experts, self.batches)
-        return any(label[rank] >= 0 and bool(slow[label == label[rank]].all()) for label in sets)
+        known = any(label[rank] >= 0 and bool(slow[label == label[rank]].all()) for label in sets)
+        return known or any(True for _ in self.strided(rank, slow))
+
+    def strided(self, rank: int, slow: Bools) -> Iterator[tuple[int, Ints]]:
+        """Yield which of the ``strides`` the ``slow`` ranks of the machine of ``rank`` make whole sets of, at
+        most half of its sets, and the numbers of these."""
+        on = self.node == self.node[rank]
+        for number, label in enumerate(self.strides):
+            if label[rank] < 0 or not slow[rank]:
+                continue
+            sets = np.unique(label[on & slow])
+            whole = np.array_equal(on & np.isin(label, sets), on & slow)
+            if whole and 2 * sets.size <= np.unique(label[on]).size:
+                yield number, sets
+
+
+@dataclass(slots=True)
+class MovingWork:
+    """Tells positions of ``shared`` work, of ranks without coordinates, by what is slow in the course of a
+    job: every k-th rank of a machine, and then others of it or of another one."""
+
+    shared: SharedWork
+    _seen: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
+
+    def see(self, rank: int, slow: Bools) -> bool:
+        """Take the ranks that are as ``slow`` [ranks] as ``rank``; return whether they may be a position."""
+        found = False
+        for stride, sets in self.shared.strided(rank, slow):
+            self._seen.setdefault(stride, set()).add(tuple(sets.tolist()))
+            found = True
+        return found
+
+    def explains(self, rank: int, slow: Bools) -> bool:
+        """Return whether those as slow as ``rank`` are at positions that have shown themselves."""
+        return any(len(self._seen.get(k, ())) >= _POSITIONS for k, _ in self.shared.strided(rank, slow))
 
 
 def _sets(labels: Ints) -> list[Ints]:

@@ -40,7 +40,7 @@ from detectors.peers.positions import Positions
 from detectors.peers.ratios import Ratios, StepTimes
 from detectors.peers.replicas import Replicas
 from detectors.peers.shards import Shards
-from detectors.peers.shared_work import SharedWork
+from detectors.peers.shared_work import MovingWork, SharedWork
 from detectors.robust import nan_median
 from detectors.straggler.candidate import Candidate, beyond, candidate, deviations, noise_of, series_of
 from detectors.straggler.config import StragglerConfig
@@ -125,10 +125,13 @@ class StragglerDetector:
         self.channels: dict[Timing, TimingChannel] = {name: TimingChannel(ranks) for name in TIMINGS}
         self.pace_spread = 0.0
         self._tensor_groups = tensor_groups
-        self._shared_work = shared_work or SharedWork.from_coords({}, self.ratios.nodes.index)
+        if shared_work is None:
+            shared_work = _unknown_work(self.ratios.nodes.index, alike=roles is not None)
+        self._shared_work = shared_work
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
         self._rotation = RotatingSlowness(ranks)
+        self._moving, self._with = MovingWork(self._shared_work), dict[int, Bools]()
         self._excused: list[int] = []
         self._not_before = np.zeros(ranks, dtype=np.intp)
         self._families = families
@@ -158,6 +161,7 @@ class StragglerDetector:
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network, self._rotation = NetworkWatch(), RotatingSlowness(ratios.ranks)
+            self._moving, self._with = MovingWork(self._shared_work), {}
             self._not_before[:] = 0
             self._groups, self._machines = SlowGroups(self._families), SlowMachines(ratios.nodes)
         if self._families is None and ratios.batches is not None:
@@ -378,6 +382,7 @@ class StragglerDetector:
             )
             confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
             confirmed = self._beyond_wandering(self._beyond_rotation(confirmed))
+            confirmed = self._beyond_positions(confirmed)
             confirmed += self._with_machines(confirmed, suspected, over)
             confirmed += self._whole_machines(confirmed, change, lasting)
         elif timing == "rest":
@@ -445,10 +450,22 @@ class StragglerDetector:
                 self._not_before[found.rank] = now + max(left, 1)
         return beyond
 
+    def _beyond_positions(self, confirmed: list[Candidate]) -> list[Candidate]:
+        """Return those who are not slow as the ranks at one position are that work moves between."""
+        slow = {f.rank: f.effect >= _STILL * f.size for f in confirmed}
+        self._with |= {rank: with_it for rank, with_it in slow.items() if self._moving.see(rank, with_it)}
+        beyond = [f for f in confirmed if not self._moving.explains(f.rank, slow[f.rank])]
+        for rank in slow.keys() - {f.rank for f in beyond}:
+            self._not_before[rank] = self.ratios.settled + _EVERY
+        return beyond
+
     def _excuse(self) -> list[int]:
         """Lower and return the slow ranks of which it has shown that work went on from rank to rank."""
         channel = self.channels["compute"]
-        excused = [rank for rank in np.flatnonzero(channel.raised).tolist() if self._rotation.excuses(rank)]
+        raised = np.flatnonzero(channel.raised).tolist()
+        self._with = {rank: self._with[rank] for rank in raised if rank in self._with}
+        moved = {rank for rank, with_it in self._with.items() if self._moving.explains(rank, with_it)}
+        excused = [rank for rank in raised if rank in moved or self._rotation.excuses(rank)]
         channel.lower(excused)
         return excused
 
@@ -595,3 +612,10 @@ class StragglerDetector:
         smallest = np.where(coarse, _COARSE_EFFECT, _LASTING_EFFECT)
         smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self.pace_spread))
         return smallest if ratios.roles_settled else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
+
+
+def _unknown_work(nodes: Ints, *, alike: bool) -> SharedWork:
+    """Return who may get work together where no coordinates tell; nobody if all are known to be ``alike``."""
+    return (
+        SharedWork.from_coords({}, nodes) if alike else SharedWork.from_numbers(np.arange(nodes.size), nodes)
+    )

@@ -26,7 +26,7 @@ def make_core(
     nodes, tensor_groups = nodes_of(roster, identities), tensor_groups_of(roster, identities)
     unnamed = all(identities[r].node == UNKNOWN_NODE for r in roster)
     if sum("pp" in p or "dp" in p for p in places) < len(places):
-        positions = Positions.from_numbers(np.array(roster, dtype=np.intp), nodes)
+        numbers = np.array(roster, dtype=np.intp)
         return StragglerDetector(
             len(roster),
             None,
@@ -34,7 +34,8 @@ def make_core(
             nodes=nodes,
             likely_nodes=unnamed,
             tensor_groups=tensor_groups,
-            positions=positions,
+            shared_work=SharedWork.from_numbers(numbers, nodes),
+            positions=Positions.from_numbers(numbers, nodes),
         )
     coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
     return StragglerDetector(

@@ -1,8 +1,9 @@
 """Who gets more work together."""
 
 import numpy as np
+import pytest
 
-from detectors.peers.shared_work import SharedWork
+from detectors.peers.shared_work import MovingWork, SharedWork
 
 
 def slow(ranks, of=16):
@@ -59,3 +60,31 @@ def test_without_coordinates_nothing_is_shared():
     assert not SharedWork.from_coords({}, TWO_NODES).may_explain(5, slow([5]), batch_known=False)
     some = SharedWork.from_coords({"ep": np.where(RANK == 3, -1, RANK)}, TWO_NODES)
     assert not some.may_explain(5, slow([5]), batch_known=False)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [([3, 7], True), ([3, 7, 8], True), ([1, 3, 5, 7], True), ([3, 5], False), ([3], False), ([3, 4], False)],
+    ids=["a pair", "and one elsewhere", "every second", "another pair", "one", "neighbours"],
+)
+def test_every_kth_rank_of_a_machine_may_be_a_position_without_coordinates(ranks, expected):
+    work = SharedWork.from_numbers(RANK, TWO_NODES)
+    assert work.may_explain(3, slow(ranks), batch_known=True) is expected
+
+
+def test_all_ranks_of_a_machine_are_the_machine():
+    work = SharedWork.from_numbers(RANK, TWO_NODES)
+    assert not work.may_explain(3, slow(range(8)), batch_known=True)
+    assert not work.may_explain(3, slow([0, 1, 2, 3, 4, 6, 7]), batch_known=True)
+
+
+def test_a_position_shows_itself_in_two_sets():
+    """The same set twice is one, and so are both at once on one machine."""
+    moving = MovingWork(SharedWork.from_numbers(RANK, TWO_NODES))
+    for ranks in ([3, 7], [3, 7]):
+        assert moving.see(3, slow(ranks))
+        assert not moving.explains(3, slow(ranks))
+    assert not moving.see(9, slow([9, 10]))
+    assert moving.see(9, slow([9, 13]))
+    assert moving.explains(3, slow([3, 7]))
+    assert not moving.explains(3, slow([3]))

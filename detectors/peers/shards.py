@@ -58,6 +58,23 @@ class Shards:
         """
         return any(self._is_shared(role & (part == part[rank]), effect, rank, role) for part in self.parts)
 
+    def stands_with(self, levels: Floats, rank: int, role: Bools, *, size: float) -> bool:
+        """Whether ``rank``, slower by ``size`` than it was, takes as long now as the others at its position,
+        which take longer than those at others; ``levels`` [ranks] are log ratios to the role.
+
+        Of an expert that grew in two steps, what is usual of its ranks may not have been learnt alike.
+        """
+        parts = (role & (part == part[rank]) for part in self.parts)
+        return any(self._is_level(same, levels, rank, role & ~same, size) for same in parts)
+
+    def _is_level(self, same: Bools, levels: Floats, rank: int, others: Bools, size: float) -> bool:
+        mates = same & (np.arange(same.size) != rank)
+        if not mates.any() or not others.any() or self._may_be_machines(same):
+            return False
+        usual = float(nan_median(levels[mates]))
+        apart = usual - float(nan_median(levels[others]))
+        return bool(apart >= _APART * size and levels[rank] - usual <= _ALIKE * size)
+
     def _is_shared(self, same: Bools, effect: Floats, rank: int, role: Bools) -> bool:
         others = role & ~same
         if same.sum() < 2 or not others.any() or self._may_be_machines(same):

@@ -32,6 +32,7 @@ from detectors.peers.roles import looks_like_stage
 from detectors.peers.shards import Shards
 from detectors.robust import nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate
+from detectors.straggler.rotating_slowness import ROUND
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -91,6 +92,9 @@ _LONGEST_BLOCK, _LEAST_BLOCKS = 50, 4
 # white noise crosses its threshold at 6.6, so that small effects on recorded steps are named as soon.
 _SURE_BLOCKS = 6.0
 
+# Chosen, of a slowdown: from here on a block of a healthy rank is as far off.
+_AS_FAR = 0.75
+
 # Chosen: the scatter of four blocks of as many ranks is known to 2 %, and a step of 8,192 ranks stays cheap.
 _MOST_MATES = 256
 
@@ -117,7 +121,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
     return not (
         _is_shared_by_role(ratios, found)
         or waits_least(ratios, found) is False
-        or ((ratios.asynchronous or _is_one_of_many(ratios, found)) and not _changed_itself(ratios, found))
+        or (_others_may_have_changed(ratios, found) and not _changed_itself(ratios, found))
         or _has_more_work(ratios, found)
         or (found.lasting and _is_class(ratios, found))
         or _rose_with_its_place(ratios, found, places)
@@ -176,7 +180,20 @@ def _is_shared_by_role(ratios: Ratios, found: Candidate) -> bool:
             else is_position(ratios, found.rank, found.effect)
         )
         return alike
-    return goes_with_role(ratios, found.rank, found.effect)
+    return goes_with_role(ratios, found.rank, found.effect) or _stands_with_position(ratios, found)
+
+
+def _stands_with_position(ratios: Ratios, found: Candidate) -> bool:
+    """Return whether in its slow steps it takes as long as others at its position, unlike the rest.
+
+    A median over a time of which half is slow is high for one of two ranks alike, and low for the other.
+    """
+    if ratios.shards is None or found.lasting:
+        return False
+    slow = found.x[:, found.rank] >= _HALF * found.size
+    levels = nan_median(ratios.history.last("role", found.steps)[slow])
+    role = ratios.groups.index == ratios.groups.index[found.rank]
+    return ratios.shards.stands_with(levels, found.rank, role, size=found.size)
 
 
 def goes_with_role(ratios: Ratios, rank: int, effect: Floats) -> bool:
@@ -281,7 +298,8 @@ def wanders(ratios: Ratios, found: Candidate) -> bool:
     the median ratio of rank r in block b less the median of these over its blocks. The sd of d over mates,
     without those that are as slow on its machine, limited to 3 robust sigmas, is the noise of such blocks,
     whatever correlates their steps: noise of hundreds of steps hardly shows in an autocorrelation of lag 1.
-    (Batch means, Schmeiser 1982; medians, as spikes fill some blocks.)
+    (Batch means, Schmeiser 1982; medians, as spikes fill some blocks.) Few blocks that are far off, as those
+    of ranks to which the work wanders, do not show in it: three that begin at different times are enough.
     """
     if found.lasting:
         return False
@@ -299,10 +317,21 @@ def wanders(ratios: Ratios, found: Candidate) -> bool:
     return is_as_usual(found.size, block_length(found), ratios.history.last("x", held)[:, some])
 
 
-def is_as_usual(size: float, length: int, others: Floats) -> bool:
-    """Return whether healthy ``others`` [steps, others] are often off by ``size`` for ``length`` steps."""
-    length = min(length, len(others) // _LEAST_BLOCKS)
-    return length > 0 and size < _SURE_BLOCKS * _scatter_of_blocks(others, length)
+def is_as_usual(size: float, length: int, others: Floats, *, blocks: int | None = None) -> bool:
+    """Return whether healthy ``others`` [steps, others] are often off by ``size`` for ``length`` steps.
+
+    ``blocks``: judge by shorter ones, whose noise falls up to ``length`` as it does from half of them to the
+    whole, by sqrt(2) for each doubling at most.
+    """
+    blocks = min(blocks or length, len(others) // _LEAST_BLOCKS)
+    if blocks <= 0:
+        return False
+    apart = _blocks_apart(others, blocks)
+    scatter = _scatter(apart)
+    if 1 < blocks < length and scatter:
+        falls = scatter / _scatter(_blocks_apart(others, blocks // 2))
+        scatter *= min(max(falls, math.sqrt(0.5)), 1.0) ** math.log2(length / blocks)
+    return size < _SURE_BLOCKS * scatter or _spells(apart, _AS_FAR * size) >= ROUND
 
 
 def block_length(found: Candidate) -> int:
@@ -357,18 +386,31 @@ def _is_class(ratios: Ratios, found: Candidate) -> bool:
     return any(slow_class(e, ratios.nodes, least=least)[found.rank] for e in (found.effect, over_usual))
 
 
-def _scatter_of_blocks(x: Floats, length: int) -> float:
-    """Return the sd of medians of ``x`` [steps, ranks] over blocks of steps, of limited values."""
+def _blocks_apart(x: Floats, length: int) -> Floats:
+    """Return medians of ``x`` [steps, ranks] over blocks of steps less each rank's usual one, [blocks,
+    ranks]."""
     blocks = len(x) // length
     middle = nan_median(x[-blocks * length :].reshape(blocks, length, -1), axis=1)
-    apart = np.abs(middle - nan_median(middle))
-    apart = apart[np.isfinite(apart)]
+    apart: Floats = middle - nan_median(middle)
+    return apart
+
+
+def _scatter(blocks: Floats) -> float:
+    """Return the sd of ``blocks`` [blocks, ranks], of limited values."""
+    apart = np.abs(blocks[np.isfinite(blocks)])
     if not apart.size:
         return 0.0
     # A mate that did change is no noise, and would hide all others.
     limited = np.minimum(apart, 3.0 * 1.4826 * np.median(apart))
     # Of few blocks much of the scatter went into their median: n / (n - 1), as for a variance.
-    return math.sqrt(float(np.mean(limited**2)) * blocks / (blocks - 1))
+    return math.sqrt(float(np.mean(limited**2)) * len(blocks) / (len(blocks) - 1))
+
+
+def _spells(blocks: Floats, far: float) -> int:
+    """Return at how many different times ranks began to be ``far`` off, each for the first time: those of a
+    machine that becomes slow, or at one position, begin together."""
+    off = blocks >= far
+    return len(set(off.argmax(axis=0)[off.any(axis=0)].tolist()))
 
 
 def _stalls_by_itself(ratios: Ratios, found: Candidate) -> bool:
@@ -390,6 +432,15 @@ def _before_and_since(ratios: Ratios, series: str, found: Candidate) -> tuple[Fl
     """Return a series of the rank in the steps before its onset and since then."""
     values = ratios.history.last(series, found.steps + LOOK_BEFORE)[:, found.rank]
     return values[: -found.steps], values[-found.steps :]
+
+
+def _others_may_have_changed(ratios: Ratios, found: Candidate) -> bool:
+    """Return whether only its own past can show that the rank changed: nothing holds the ranks together, many
+    look as slow, or it was quicker than its peers and is as quick as they are now."""
+    if ratios.asynchronous or _is_one_of_many(ratios, found):
+        return True
+    now = float(nan_median(ratios.history.last("x", found.steps)[:, found.rank]))
+    return not found.lasting and now < _HALF * found.size
 
 
 def _is_one_of_many(ratios: Ratios, found: Candidate) -> bool:

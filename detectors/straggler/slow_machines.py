@@ -39,6 +39,10 @@ _HALF = 0.5
 _PAST = 4
 
 
+# Chosen: noise is followed over two doublings of the longest of these blocks.
+_LONGEST = 100
+
+
 @dataclass(frozen=True, slots=True)
 class SlowMachine:
     """The ranks of a slow machine as candidates, each with the ``x`` and the figures of the machine."""
@@ -101,7 +105,7 @@ class SlowMachines:
         where the ranks of one read a shard. They may until four times as many steps have been seen before.
 
         Of a few machines, whose work changes now and then, blocks as long as the slowdown mix what comes
-        before and after; halves of it do less.
+        before and after; halves of it do less, and show how noise falls with the length of blocks.
         """
         held, found = min(ratios.settled, ratios.history.capacity), slow.ranks[0]
         length = block_length(found)
@@ -109,7 +113,8 @@ class SlowMachines:
             return True
         # Against machines of which one is slow, the others would seem to have become quicker.
         means = np.delete(self._means(ratios.history.last("x", held)), slow.machine, axis=1)
-        return is_as_usual(found.size, length // 2, _over_others(means))
+        steps = min(found.steps, _LONGEST)
+        return is_as_usual(found.size, steps, _over_others(means), blocks=length // 2)
 
     def _slow(self, ratios: Ratios, ranks: TimingChannel, machine: int) -> SlowMachine | None:
         """Date and measure a machine's slowdown; None unless most of its ranks show it."""

@@ -1,6 +1,7 @@
 """The figures of a slow rank, for good or on and off, and how much it slows its whole job."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,9 @@ _HARM = 0.3
 
 # Chosen: twice the longest blocks of steps that a small slowdown is held against (``gates``).
 _LASTS = 100
+
+# Chosen: so many steps, and standard errors of their median (1.25 of a mean's), 97.5 % on the safe side.
+_LATELY, _SURE = 20, 2.0 * 1.25
 
 # Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``gates``).
 _AS_SLOW = 0.5
@@ -115,8 +119,15 @@ def matters(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     """Return whether a slowdown costs its job a part of it, where it is small.
 
     Healthy ranks wander by as much for hundreds of steps, and what delays no step need not be reported; in
-    uneven work a rank delays few steps, and its slowdown is reported when it lasts.
+    uneven work a rank delays few steps, and its slowdown is reported when it lasts. One that grows is as
+    large as it is lately.
     """
+    x = found.x[-_LATELY:]
+    lately = replace(found, x=x, effect=nan_median(x) - _SURE * found.sigma / math.sqrt(len(x)))
+    return _is_large(ratios, found, over) or _is_large(ratios, lately, over)
+
+
+def _is_large(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     if found.size >= (SMALL_EFFECT if found.steps >= _LASTS else small_effect(ratios)):
         return True
     # The ranks of a slow machine cross the threshold one by one.

@@ -1,10 +1,18 @@
 """What is no slow rank though its ratio is high: noise of many steps, and a position of the layer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from detectors.peers.peers import PeerGroups
+from detectors.peers.place_mates import PlaceMates
 from detectors.peers.ratios import StepTimes
-from detectors.straggler.core import SlowRank
+from detectors.peers.shards import Shards
+from detectors.straggler.candidate import Candidate
+from detectors.straggler.core import StepResult
+from detectors.straggler.gates import is_as_usual, is_confirmed
+from detectors.straggler.onset_time import Dated
 from detectors.straggler.step_detector import StragglerDetector
 
 STEPS, RANKS = 800, 8
@@ -20,7 +28,13 @@ def found(compute, *, roles=True, per_node=8, nodes=None, first=500, tokens=None
     ranks = compute.shape[1]
     known = np.zeros(ranks, dtype=np.intp) if roles else None
     core = StragglerDetector(ranks, known, nodes=np.arange(ranks) // per_node if nodes is None else nodes)
-    nan, out = np.full(ranks, np.nan), list[SlowRank]()
+    return [slow for result in feed(core, compute, first=first, tokens=tokens) for slow in result.slow]
+
+
+def feed(core, compute, *, first=500, tokens=None):
+    """Return the result of each step."""
+    ranks = compute.shape[1]
+    nan, out = np.full(ranks, np.nan), list[StepResult]()
     tokens = np.full(compute.shape, np.nan) if tokens is None else tokens
     for number, work in enumerate(compute):
         step = np.full(ranks, work.max() + 0.1)
@@ -28,7 +42,7 @@ def found(compute, *, roles=True, per_node=8, nodes=None, first=500, tokens=None
             number=first + number, ts=np.full(ranks, 1e9 + 2.0 * number), step=step, compute=work,
             wait=step - work - 0.1, data=nan, comm=nan, checkpoint=nan, tokens=tokens[number],
         )  # fmt: skip
-        out += core.update(times).slow
+        out.append(core.update(times))
     return out
 
 
@@ -143,6 +157,76 @@ def test_experts_that_are_popular_in_turn_accuse_no_rank_without_coordinates(see
     assert named(compute, roles=False, per_node=4) == {9}
 
 
+def moving_pairs(*moves, steps=600, ranks=16):
+    """Return compute [steps, ranks] in which each of ``moves`` (ranks, first, last) is 1.2 times as slow."""
+    compute = np.exp(0.02 * np.random.default_rng(7).normal(size=(steps, ranks)))
+    for slow, first, last in moves:
+        compute[first:last, slow] *= 1.2
+    return compute
+
+
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [
+        ([([11, 15], 200, 600)], {11, 15}),
+        ([([11, 15], 200, 600), ([2, 6], 200, 600)], set()),
+        ([([11, 15], 200, 400), ([10, 14], 400, 600), ([1, 5], 450, 600)], {11, 15}),
+        ([([11, 14], 200, 600), ([2, 7], 300, 600)], {11, 14, 2, 7}),
+        ([([11, 15], 200, 350), ([1, 5], 350, 480), ([3], 500, 600)], {11, 15, 3}),
+    ],
+    ids=["one pair", "two pairs", "pairs in turn", "other pairs", "one rank besides"],
+)
+def test_pairs_of_a_machine_are_a_position_once_it_has_two(moves, expected):
+    """An expert that two ranks of each stage have lingers; which ones they are, no coordinates tell."""
+    assert named(moving_pairs(*moves), roles=False) == expected
+
+
+def test_a_pair_that_was_named_is_excused_once_its_position_shows():
+    """Its finding ends while it is still slow."""
+    detector = StragglerDetector(16, None, nodes=np.arange(16) // 8)
+    results = feed(detector, moving_pairs(([11, 15], 200, 600), ([1, 5], 300, 600)))
+    excused = {rank: number for number, result in enumerate(results) for rank in result.excused}
+    assert set(excused) == {11, 15}
+    assert 300 < min(excused.values()) < 320
+
+
+@pytest.mark.parametrize(("mate", "expected"), [(1.2, False), (1.0, True)], ids=["its mate too", "it alone"])
+def test_an_expert_of_two_ranks_is_seen_in_the_steps_in_which_it_was_popular(mate, expected):
+    """In 14 of 27 steps for one and in 13 for the other: the medians over all of them differ."""
+    rank = np.arange(16)
+    shards = Shards.from_coords({"ep": rank // 2 % 4}, rank // 8)
+    core = StragglerDetector(16, rank % 2, nodes=rank // 8, shards=shards)
+    compute = np.exp(0.01 * np.random.default_rng(1).normal(size=(127, 16)))
+    compute[100:114, 1] *= 1.2
+    compute[100:113, 9] *= mate
+    feed(core, compute)
+    x = core.ratios.history.last("x", 27)
+    onset = Dated(at=1e9, lo=1e9, hi=1e9)
+    effect = np.median(x, axis=0)
+    slow = Candidate(
+        timing="compute", rank=1, lasting=False, onset=onset, x=x, effect=effect, sigma=0.01, baseline=100
+    )
+    alone = PlaceMates(PeerGroups.of(rank), None)
+    assert slow.size > 0.15 > 0.05 > slow.effect[9]
+    # Persistent, which 14 slow ones of 27 are by chance.
+    x = np.where(rank == 1, np.abs(x), x)
+    assert is_confirmed(core.ratios, replace(slow, x=x), rank == 1, alone) is expected
+
+
+def test_a_small_slowdown_that_grows_again_and_again_is_named():
+    """Half of its steps are below what matters; those at its heights are not."""
+    compute = np.exp(0.01 * np.random.default_rng(1).normal(size=(700, 48)))
+    compute[200:, 4] *= 1.0 + 0.056 * (np.arange(500) % 140) / 140
+    assert 4 in named(compute)
+
+
+def test_a_rank_whose_peers_became_quicker_is_not_slow():
+    """Those of one machine were held up for a while, and are as quick as it again."""
+    compute = np.exp(0.02 * np.random.default_rng(1).normal(size=(400, 9)))
+    compute[20:300, :8] *= 1.8
+    assert 8 not in named(compute, roles=False)
+
+
 def test_what_most_of_a_role_takes_is_usual():
     """Of 25 ranks 16, on one machine, take twice as long since the start: the others are quick."""
     node = np.repeat([0, 1], [16, 9])
@@ -190,6 +274,26 @@ def test_ranks_that_wander_by_a_tenth_for_many_steps_hide_only_what_is_no_larger
     compute = np.exp(np.hstack([slow_noise(n, sd=0.06, steps=100.0) for n in range(3)]))[:500]
     compute[400:, 5] *= factor
     assert named(compute) == expected
+
+
+@pytest.mark.parametrize(("lingers", "expected"), [(0.01, False), (100.0, True)], ids=["one step", "many"])
+def test_noise_is_followed_beyond_the_longest_blocks_as_it_falls_in_shorter_ones(lingers, expected):
+    """What is more than six sigmas of 100 steps is less than six of the 25 that can be seen."""
+    others = np.hstack([slow_noise(n, sd=0.02, steps=lingers)[:256] for n in range(2)])
+    sigma = float(np.std(others)) * 1.25
+    size = 7.0 * sigma / np.sqrt(100)
+    assert is_as_usual(size, 25, others)
+    assert bool(is_as_usual(size, 100, others, blocks=25)) is expected
+
+
+def test_ranks_that_work_visits_one_after_the_other_show_how_far_it_takes_them():
+    """Their blocks are too few to show in the noise of all."""
+    others = 0.01 * np.random.default_rng(2).normal(size=(240, 40))
+    for number in range(3):
+        assert not is_as_usual(0.2, 40, others)
+        others[80 * number : 80 * number + 40, 7 * number] += 0.18
+    assert is_as_usual(0.2, 40, others)
+    assert not is_as_usual(0.3, 40, others)
 
 
 def test_a_machine_left_out_moves_no_peer():

@@ -61,6 +61,11 @@ class PlaceMates:
         within = np.arange(nodes.index.size) - np.repeat(first, nodes.sizes)
         self._place[np.argsort(nodes.index, kind="stable")] = within
 
+    def in_one_group(self, ranks: Bools) -> bool:
+        """Return whether ``ranks`` [ranks] are of one parallel group over several machines."""
+        families = self._families.labels.values() if self._families is not None else ()
+        return any(labels[ranks].min() == labels[ranks].max() >= 0 for labels in families)
+
     def of(self, rank: int) -> Bools:
         """Return the mates of ``rank``, [ranks]; none where it has its machine to itself."""
         mates = self._at_place(rank) & self._elsewhere(rank)

@@ -10,8 +10,8 @@ none of the other explanations holds, each of which has a function here:
 4. ``compute``: its role, or its position in a layer, slowed as a whole, or ranks at its place on other
    machines did in the same step (``place_mates``); or it waits more than its mates, as a victim does and a
    culprit does not; or many of its role look as slow and its own past shows no change; or it reports as much
-   more work; or several whole machines have been as slow since the start; or, asked last for it takes
-   longest, healthy ranks are as far off for as many steps (``wanders``).
+   more work; or several whole machines, or single ranks of several, have been as slow since the start; or,
+   asked last for it takes longest, healthy ranks are as far off for as many steps (``wanders``).
 5. ``rest``: it must have taken longer for 20 steps and 20 s, against its own past too, and wait least.
 
 Effects are log ratios to peers (compute) or shares of the peers' work (data, rest), [ranks]. Limits called
@@ -77,6 +77,9 @@ _MOST = 2 / 3
 # Steps of a coarse clock. Of two times that are alike one may be rounded up and one down; two steps are none.
 _COARSE = 1.5
 
+# Chosen, of a slowdown: limits and models slow by the same, and healthy ranks of one differ by some per cent.
+_EQUAL = 0.15
+
 # Chosen: ranks that make a pattern; two may both be slow.
 _POSITION = 3
 
@@ -124,6 +127,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
         or (_others_may_have_changed(ratios, found) and not _changed_itself(ratios, found))
         or _has_more_work(ratios, found)
         or (found.lasting and _is_class(ratios, found))
+        or _is_one_of_equals(ratios, found, places)
         or _rose_with_its_place(ratios, found, places)
     )
 
@@ -384,6 +388,26 @@ def _is_class(ratios: Ratios, found: Candidate) -> bool:
     # Of a role of which half is slow, the median is neither's.
     over_usual = found.effect - groups.spread_out(group_quantile(found.effect, groups, _USUAL))
     return any(slow_class(e, ratios.nodes, least=least)[found.rank] for e in (found.effect, over_usual))
+
+
+def _is_one_of_equals(ratios: Ratios, found: Candidate, places: PlaceMates) -> bool:
+    """Return whether single ranks of several machines have been slower by the same since the first step: they
+    are under one power limit, or of one kind. Faults of as many are not of one size, and those of a group
+    are its own."""
+    levels = found.effect
+    if not found.lasting:
+        # A baseline is drawn to what is usual of all, and what is left of a difference looks like a change.
+        if ratios.settled - found.steps >= LOOK_BEFORE:
+            return False
+        levels = nan_median(ratios.history.last("role", found.steps))
+    size = float(levels[found.rank])
+    equal = np.abs(levels - size) <= _EQUAL * size
+    slow = levels >= _HALF * size
+    if not max(_POSITION, _MOST * np.count_nonzero(slow)) <= np.count_nonzero(equal):
+        return False
+    on = np.bincount(ratios.nodes.index, weights=equal)
+    whole = (on >= MOST_OF_MACHINE * ratios.nodes.sizes) & (ratios.nodes.sizes > 1)
+    return bool(np.count_nonzero(on) > 1 and not whole.any() and not places.in_one_group(equal))
 
 
 def _blocks_apart(x: Floats, length: int) -> Floats:

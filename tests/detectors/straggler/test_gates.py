@@ -227,6 +227,24 @@ def test_a_rank_whose_peers_became_quicker_is_not_slow():
     assert 8 not in named(compute, roles=False)
 
 
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [
+        ({7: 1.3, 21: 1.3, 22: 1.31, 30: 1.29}, set()),
+        ({7: 1.2, 21: 1.3, 22: 1.45, 30: 1.6}, {7, 21, 22, 30}),
+        ({7: 1.3, 30: 1.3}, {7, 30}),
+        (dict.fromkeys([7, *range(16, 24)], 1.3), {7, *range(16, 24)}),
+    ],
+    ids=["four alike", "four by different amounts", "two alike", "a machine and one alike"],
+)
+def test_ranks_of_several_machines_that_always_were_slower_by_the_same_are_of_one_kind(factors, expected):
+    """Under one power limit, say; as many faults would not be of one size."""
+    compute = np.exp(0.01 * np.random.default_rng(6).normal(size=(150, 40)))
+    for rank, factor in factors.items():
+        compute[:, rank] *= factor
+    assert named(compute, first=0) == expected
+
+
 def test_what_most_of_a_role_takes_is_usual():
     """Of 25 ranks 16, on one machine, take twice as long since the start: the others are quick."""
     node = np.repeat([0, 1], [16, 9])

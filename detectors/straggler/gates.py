@@ -332,9 +332,11 @@ def is_as_usual(size: float, length: int, others: Floats, *, blocks: int | None 
         return False
     apart = _blocks_apart(others, blocks)
     scatter = _scatter(apart)
-    if 1 < blocks < length and scatter:
-        falls = scatter / _scatter(_blocks_apart(others, blocks // 2))
-        scatter *= min(max(falls, math.sqrt(0.5)), 1.0) ** math.log2(length / blocks)
+    halves = _scatter(_blocks_apart(others, blocks // 2)) if 1 < blocks < length else 0.0
+    # Times of a coarse clock are alike in most short blocks: nothing falls there.
+    if halves:
+        falls = min(max(scatter / halves, math.sqrt(0.5)), 1.0)
+        scatter *= falls ** math.log2(length / blocks)
     return size < _SURE_BLOCKS * scatter or _spells(apart, _AS_FAR * size) >= ROUND
 
 

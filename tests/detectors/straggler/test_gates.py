@@ -304,6 +304,14 @@ def test_noise_is_followed_beyond_the_longest_blocks_as_it_falls_in_shorter_ones
     assert bool(is_as_usual(size, 100, others, blocks=25)) is expected
 
 
+def test_times_of_a_coarse_clock_may_show_noise_in_long_blocks_alone():
+    """Most of three steps in a row are alike, and most of six are not."""
+    rng = np.random.default_rng(1)
+    for _ in range(600):
+        others = rng.choice([0.0, 0.0, 0.0, 1.0], size=(64, 4))
+        assert is_as_usual(1e-9, 12, others, blocks=6) or not is_as_usual(1e-9, 6, others)
+
+
 def test_ranks_that_work_visits_one_after_the_other_show_how_far_it_takes_them():
     """Their blocks are too few to show in the noise of all."""
     others = 0.01 * np.random.default_rng(2).normal(size=(240, 40))

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -16,7 +18,7 @@ def test_a_new_column_is_one_row_from_the_exporter_to_the_roll_up():
 
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == {
-        "schema": [4, 4],
+        "schema": [CURRENT_SAMPLE_SCHEMA + 1] * 2,
         "json": [0.25],
         "name": True,
         "detector": [0.25],

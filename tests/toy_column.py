@@ -9,13 +9,15 @@ import sys
 import types
 from pathlib import Path
 
-ROW = '    _gauge("gpu.toy_ratio", "1", "mean", since=4),\n'
+ROW = '    _gauge("gpu.toy_ratio", "1", "mean", since={next}),\n'
 SCHEMA = Path(__file__).resolve().parents[1] / "slowrank" / "telemetry" / "schema.py"
 
 source = SCHEMA.read_text()
 module = types.ModuleType("slowrank.telemetry.schema")
 sys.modules[module.__name__] = module
-exec(compile(source.replace("GPU_COLUMNS = (\n", "GPU_COLUMNS = (\n" + ROW), SCHEMA, "exec"), module.__dict__)
+exec(compile(source, SCHEMA, "exec"), module.__dict__)
+row = ROW.format(next=module.CURRENT_SAMPLE_SCHEMA + 1)
+exec(compile(source.replace("GPU_COLUMNS = (\n", "GPU_COLUMNS = (\n" + row), SCHEMA, "exec"), module.__dict__)
 
 # Below the replaced schema, which these modules read as they are imported: hence each E402.
 from exporters.collector import Instant  # noqa: E402

@@ -131,7 +131,7 @@ class StragglerDetector:
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
         self._rotation = RotatingSlowness(ranks)
-        self._moving, self._with = MovingWork(self._shared_work), dict[int, Bools]()
+        self._moving, self._slow_with = MovingWork(self._shared_work), dict[int, Bools]()
         self._excused: list[int] = []
         self._not_before = np.zeros(ranks, dtype=np.intp)
         self._families = families
@@ -161,7 +161,7 @@ class StragglerDetector:
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network, self._rotation = NetworkWatch(), RotatingSlowness(ratios.ranks)
-            self._moving, self._with = MovingWork(self._shared_work), {}
+            self._moving, self._slow_with = MovingWork(self._shared_work), {}
             self._not_before[:] = 0
             self._groups, self._machines = SlowGroups(self._families), SlowMachines(ratios.nodes)
         if self._families is None and ratios.batches is not None:
@@ -453,7 +453,7 @@ class StragglerDetector:
     def _beyond_positions(self, confirmed: list[Candidate]) -> list[Candidate]:
         """Return those who are not slow as the ranks at one position are that work moves between."""
         slow = {f.rank: f.effect >= _STILL * f.size for f in confirmed}
-        self._with |= {rank: with_it for rank, with_it in slow.items() if self._moving.see(rank, with_it)}
+        self._slow_with |= {rank: mask for rank, mask in slow.items() if self._moving.see(rank, mask)}
         beyond = [f for f in confirmed if not self._moving.explains(f.rank, slow[f.rank])]
         for rank in slow.keys() - {f.rank for f in beyond}:
             self._not_before[rank] = self.ratios.settled + _EVERY
@@ -463,8 +463,8 @@ class StragglerDetector:
         """Lower and return the slow ranks of which it has shown that work went on from rank to rank."""
         channel = self.channels["compute"]
         raised = np.flatnonzero(channel.raised).tolist()
-        self._with = {rank: self._with[rank] for rank in raised if rank in self._with}
-        moved = {rank for rank, with_it in self._with.items() if self._moving.explains(rank, with_it)}
+        self._slow_with = {rank: self._slow_with[rank] for rank in raised if rank in self._slow_with}
+        moved = {rank for rank, with_it in self._slow_with.items() if self._moving.explains(rank, with_it)}
         excused = [rank for rank in raised if rank in moved or self._rotation.excuses(rank)]
         channel.lower(excused)
         return excused

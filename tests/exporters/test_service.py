@@ -47,6 +47,7 @@ def test_every_start_has_its_own_boot_id(tmp_path):
     assert len(ids) == 4
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_it_ticks_until_stopped(spool):
     """Samples are spooled at the interval, each with how long the one before took."""

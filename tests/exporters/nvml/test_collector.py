@@ -15,6 +15,9 @@ from exporters.nvml.deadlines import (
     SOFT_SECONDS,
 )
 
+# Ticks and reads of tenths of a second: a processor that is busy with other tests would be measured, too.
+pytestmark = pytest.mark.alone
+
 CHILD = (sys.executable, str(Path(__file__).parent / "fixture_gpu_child.py"))
 
 
@@ -294,9 +297,8 @@ def test_a_machine_without_a_driver_has_no_gpus(ticks_of, caplog):
     caplog.set_level("INFO", "exporters")
     ticks = ticks_of("none")
 
-    for _ in range(20):
-        assert ticks().gpu == {}
-        time.sleep(0.05)
+    ticks.until(lambda _: "no GPU is read" in caplog.text)
+    assert not any(ticks.during(1.0))
 
     assert ticks.collector.metrics()["nvml_child_restarts_total"] == 0
     assert caplog.text.count("no GPU is read") == 1

@@ -109,6 +109,7 @@ def test_counters_of_a_repeated_page_are_missing(collector, target, instants):
     assert "gpu.energy_millijoules_total" in collector.collect(instants(92)).gpu["0"]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_slow_target_delays_no_tick(collector, target, instants):
     """Its gauges are held for a while, without counters; the answer counts when it comes."""

@@ -43,7 +43,7 @@ JOB_NODES = 64
 # Seconds between snapshots, as by default.
 INTERVAL = 60.0
 
-# Until the state is back, for 256 nodes and ten minutes of log.
+# Of processor time until the state is back, for 256 nodes and ten minutes of log; nothing is waited for.
 GOAL_SECONDS = 10.0
 
 
@@ -206,7 +206,8 @@ async def _run(nodes: int, seconds: float) -> int:
             )
         loaded = workers["snapshots and the last minute"].health.snapshots.loaded
         assert loaded == len(committed), f"{loaded} of {len(committed)} snapshots were used"
-    return int(not reached or spent["snapshots and the last minute"][1] > GOAL_SECONDS)
+    cpu, _ = spent["snapshots and the last minute"]
+    return int(not reached or cpu > GOAL_SECONDS)
 
 
 async def _built(worker: Worker, committed: dict[PartitionId, int], now: float) -> tuple[float, float]:

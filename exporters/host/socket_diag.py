@@ -49,17 +49,28 @@ class Connection:
 
 
 def connections() -> Iterator[Connection]:
-    """Yield the established connections over IPv4 and IPv6; raises ``OSError`` where the kernel refuses."""
+    """Yield the established connections over IPv4 and IPv6; raises ``OSError`` where the kernel refuses
+    both: it may have been started without one of them."""
+    refused: list[OSError] = []
     for family in (socket.AF_INET, socket.AF_INET6):
-        # One for each: replies that were not read when the caller had enough go with it.
-        with closing(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)) as kernel:
-            kernel.settimeout(_WAIT_SECONDS)
-            kernel.send(_question(family))
-            more = True
-            while more:
-                reply = kernel.recv(_BUFFER_BYTES)
-                found, more = parse(reply)
-                yield from found
+        try:
+            yield from _connections_over(family)
+        except OSError as error:
+            refused.append(error)
+    if len(refused) > 1:
+        raise refused[0]
+
+
+def _connections_over(family: int) -> Iterator[Connection]:
+    # One for each: replies that were not read when the caller had enough go with it.
+    with closing(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)) as kernel:
+        kernel.settimeout(_WAIT_SECONDS)
+        kernel.send(_question(family))
+        more = True
+        while more:
+            reply = kernel.recv(_BUFFER_BYTES)
+            found, more = parse(reply)
+            yield from found
 
 
 def _question(family: int) -> bytes:
@@ -74,7 +85,7 @@ def parse(reply: bytes) -> tuple[list[Connection], bool]:
     Raises ``OSError`` with the error that the kernel reports. What is cut off or malformed is left out, and
     ends the replies.
     """
-    found, at = list[Connection](), 0
+    found, listed, at = list[Connection](), False, 0
     while at + _NETLINK.size <= len(reply):
         size, kind, _, _, _ = _NETLINK.unpack_from(reply, at)
         body = reply[at + _NETLINK.size : at + size]
@@ -83,10 +94,13 @@ def parse(reply: bytes) -> tuple[list[Connection], bool]:
         if kind == _ERROR:
             number = -int.from_bytes(body[:4], "little", signed=True)
             raise OSError(number, "the kernel does not list its sockets")
-        if kind == _SOCK_DIAG_BY_FAMILY and (connection := _connection(body)) is not None:
-            found.append(connection)
+        if kind == _SOCK_DIAG_BY_FAMILY:
+            # Some have no numbers, and others may follow.
+            listed = True
+            if (connection := _connection(body)) is not None:
+                found.append(connection)
         at += _aligned(size)
-    return found, bool(found)
+    return found, listed
 
 
 def _connection(body: bytes) -> Connection | None:

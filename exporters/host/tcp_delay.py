@@ -79,6 +79,8 @@ class TcpDelayCollector:
         return found[:MAX_CONNECTIONS]
 
     def _shortest(self, found: list[Connection]) -> Columns:
+        # Traffic between two addresses of this node passes no link.
+        own = {c.local for c in found}
         carried: dict[bytes, int] = {}
         sent: dict[bytes, int] = {}
         received: dict[bytes, int] = {}
@@ -88,7 +90,7 @@ class TcpDelayCollector:
             if before is None:
                 continue
             acked, got = c.acked - before.acked, c.received - before.received
-            if max(acked, got) < BUSY_BYTES or not self._near(c.local, c.remote):
+            if max(acked, got) < BUSY_BYTES or c.remote in own or not self._near(c.local, c.remote):
                 continue
             carried[c.local] = carried.get(c.local, 0) + acked + got
             if acked >= BUSY_BYTES and c.round_trip:

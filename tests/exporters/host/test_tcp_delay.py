@@ -1,11 +1,12 @@
 """Round trips of busy connections: what the kernel lists in, two gauges out."""
 
 import socket
+from dataclasses import replace
 
 import pytest
 
 from exporters.collector import Instant
-from exporters.host.socket_diag import Connection
+from exporters.host.socket_diag import Connection, connections
 from exporters.host.tcp_delay import BUSY_BYTES, MAX_CONNECTIONS, RECEIVED, SENT, TcpDelayCollector, near_by
 from tests.exporters.host.test_socket_diag import pair
 
@@ -104,6 +105,17 @@ def test_the_address_that_carries_most_counts(node):
     assert node.read() == (0.03, None)
 
 
+def test_traffic_between_two_addresses_of_the_node_does_not_count(node):
+    """It passes no link, and has the shortest round trips."""
+    node.carry(3, local=HERE, remote=MANAGEMENT)
+    node.carry(4, local=MANAGEMENT, remote=HERE)
+    node.read()
+    node.carry(1, sent=BUSY, trip=41.2)
+    node.carry(3, sent=2 * BUSY, trip=0.04, remote=MANAGEMENT)
+    node.carry(4, received=2 * BUSY, back=0.04, local=MANAGEMENT, remote=HERE)
+    assert node.read() == (41.2, None)
+
+
 def test_estimates_that_the_kernel_lacks_are_missing(node):
     """Zero stands for none."""
     node.carry(1, sent=BUSY)
@@ -145,7 +157,10 @@ def test_slow_reads_come_less_often():
 
 def test_a_connection_of_this_host_is_read():
     """From the kernel itself: what one end sends has a round trip, and what the other receives may have."""
-    collector = TcpDelayCollector(near=lambda local, remote: True)
+    # Both ends are on this host, and what passes no link does not count.
+    collector = TcpDelayCollector(
+        lambda: (replace(c, remote=THERE) for c in connections()), near=lambda local, remote: True
+    )
     with pair() as (one, other):
         collector.collect(Instant(0.0, 0.0))
         one.settimeout(5.0)

@@ -9,6 +9,7 @@ slow is such a set by chance in one of seven cases.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +19,11 @@ from detectors.peers.peers import PeerGroups
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
-# Chosen: by chance two are seen in one of 49 cases, of pairs of eight ranks, and two pairs seldom fail.
-_POSITIONS = 2
-
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:
     """``experts`` and ``batches`` number, each [ranks], who gets work together (-1: the rank is in no such
-    set), ``strides`` who may: for each k those k ranks apart on the machines ``node`` [ranks]."""
+    set), ``strides[i]`` who may: every 2^(i+1)-th rank of a machine; ``node`` numbers the machines."""
 
     experts: Ints
     batches: Ints
@@ -55,14 +53,17 @@ class SharedWork:
 
     @classmethod
     def from_numbers(cls, numbers: Ints, node: Ints) -> "SharedWork":
-        """Build from the ranks' numbers in their job, of ranks without coordinates."""
+        """Build from the ranks' numbers in their job, of ranks without coordinates: for the strides 2, 4 and
+        so on, up to half of a machine, of machines that they divide into sets of one size."""
         none, nodes = np.full(node.size, -1, dtype=np.intp), PeerGroups.of(node)
         size = nodes.sizes[nodes.index]
         strides: list[Ints] = []
         stride = 2
         while 2 * stride <= size.max(initial=0):
             label = np.asarray(nodes.index * stride + numbers % stride, dtype=np.intp)
-            strides.append(np.where(size % stride == 0, label, -1))
+            # A machine of as many ranks as the stride has no sets, but single ranks.
+            uneven = (np.bincount(label)[label] * stride != size) | (size < 2 * stride)
+            strides.append(np.where(np.bincount(nodes.index, uneven)[nodes.index] == 0, label, -1))
             stride *= 2
         return cls(none, none, node, tuple(strides))
 
@@ -73,7 +74,7 @@ class SharedWork:
         """
         sets = (self.experts,) if batch_known else (self.experts, self.batches)
         known = any(label[rank] >= 0 and bool(slow[label == label[rank]].all()) for label in sets)
-        return known or any(True for _ in self.strided(rank, slow))
+        return known or next(self.strided(rank, slow), None) is not None
 
     def strided(self, rank: int, slow: Bools) -> Iterator[tuple[int, Ints]]:
         """Yield which of the ``strides`` the ``slow`` ranks of the machine of ``rank`` make whole sets of, at
@@ -90,8 +91,12 @@ class SharedWork:
 
 @dataclass(slots=True)
 class MovingWork:
-    """Tells positions of ``shared`` work, of ranks without coordinates, by what is slow in the course of a
-    job: every k-th rank of a machine, and then others of it or of another one."""
+    """Positions of ``shared`` work that moves, of ranks without coordinates: sets of every k-th rank of a
+    machine that were slow in the course of a job.
+
+    Two sets without a common rank are enough: by chance, of pairs of eight ranks, they are seen in one of 49
+    cases, and two pairs seldom fail.
+    """
 
     shared: SharedWork
     _seen: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
@@ -105,8 +110,11 @@ class MovingWork:
         return found
 
     def explains(self, rank: int, slow: Bools) -> bool:
-        """Return whether those as slow as ``rank`` are at positions that have shown themselves."""
-        return any(len(self._seen.get(k, ())) >= _POSITIONS for k, _ in self.shared.strided(rank, slow))
+        """Return whether those as slow as ``rank`` are at a position of work that has moved."""
+        return any(self._has_moved(stride) for stride, _ in self.shared.strided(rank, slow))
+
+    def _has_moved(self, stride: int) -> bool:
+        return any(not set(a) & set(b) for a, b in combinations(self._seen.get(stride, ()), 2))
 
 
 def _sets(labels: Ints) -> list[Ints]:

@@ -244,5 +244,5 @@ def _note(slow: SlowRank, why: Explanation) -> str:
     if why.work == "variable" and not why.work_known:
         parts.append("work varies between ranks and no token counts were given")
     if why.work_possible:
-        parts.append("as slow are all ranks with its expert or batch: more work would show the same")
+        parts.append("as slow are all ranks that may have its expert or batch: more work would show the same")
     return "; ".join(parts)

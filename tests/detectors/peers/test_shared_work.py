@@ -78,10 +78,25 @@ def test_all_ranks_of_a_machine_are_the_machine():
     assert not work.may_explain(3, slow([0, 1, 2, 3, 4, 6, 7]), batch_known=True)
 
 
+def test_machines_whose_ranks_are_not_numbered_evenly_have_no_positions():
+    """Rank 5 would be a position by itself."""
+    work = SharedWork.from_numbers(np.array([0, 2, 4, 5]), np.zeros(4, dtype=np.intp))
+    assert not work.may_explain(3, slow([3], of=4), batch_known=True)
+
+
+def test_a_rank_of_a_smaller_machine_is_no_position_by_itself():
+    """Of eight ranks every fourth may be one; of four it is one rank."""
+    node = np.repeat([0, 1, 2, 3], [8, 8, 4, 4])
+    work = SharedWork.from_numbers(np.arange(24), node)
+    assert not work.may_explain(17, slow([17], of=24), batch_known=True)
+    assert work.may_explain(17, slow([17, 19], of=24), batch_known=True)
+    assert work.may_explain(9, slow([9, 13], of=24), batch_known=True)
+
+
 def test_a_position_shows_itself_in_two_sets():
-    """The same set twice is one, and so are both at once on one machine."""
+    """The same set twice is one, and so is one that grows."""
     moving = MovingWork(SharedWork.from_numbers(RANK, TWO_NODES))
-    for ranks in ([3, 7], [3, 7]):
+    for ranks in ([3, 7], [3, 7], [1, 3, 5, 7]):
         assert moving.see(3, slow(ranks))
         assert not moving.explains(3, slow(ranks))
     assert not moving.see(9, slow([9, 10]))

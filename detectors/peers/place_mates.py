@@ -62,9 +62,13 @@ class PlaceMates:
         self._place[np.argsort(nodes.index, kind="stable")] = within
 
     def in_one_group(self, ranks: Bools) -> bool:
-        """Return whether ``ranks`` [ranks] are of one parallel group over several machines."""
-        families = self._families.labels.values() if self._families is not None else ()
-        return any(labels[ranks].min() == labels[ranks].max() >= 0 for labels in families)
+        """Return whether ``ranks`` [ranks] are of one parallel group over several machines, of half of the
+        job at most."""
+        if self._families is None:
+            return False
+        where = np.flatnonzero(ranks)
+        groups = self._families.of(int(where[0])) if where.size else ()
+        return any(bool(np.isin(where, members).all()) for _, members in groups)
 
     def of(self, rank: int) -> Bools:
         """Return the mates of ``rank``, [ranks]; none where it has its machine to itself."""

@@ -91,3 +91,16 @@ def test_ranks_of_machines_that_rose_as_a_whole_are_no_company():
     assert not places.rose(0, rise, size=0.2, least=0.1).any()
     rise[9:16] = 0.0
     assert np.flatnonzero(places.rose(0, rise, size=0.2, least=0.1)).tolist() == [8]
+
+
+@pytest.mark.parametrize(
+    ("slow", "replicas", "expected"),
+    [([1, 9, 17], 4, True), ([1, 9, 18], 4, False), ([1, 9, 17], 1, False)],
+    ids=["one replica", "two replicas", "all of the job"],
+)
+def test_ranks_of_one_group_over_several_machines(slow, replicas, expected):
+    """A group of which all ranks are distinguishes none of them."""
+    rank = np.arange(4 * PER_NODE)
+    coords = {"dp": rank % replicas, "pp": rank // replicas}
+    places = PlaceMates(PeerGroups.of(rank // PER_NODE), GroupFamilies.from_coords(coords, rank // PER_NODE))
+    assert places.in_one_group(np.isin(rank, slow)) is expected

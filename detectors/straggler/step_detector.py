@@ -13,7 +13,8 @@ do the same work:
    since the first step seen), over the threshold h = ln(ranks * effects / p), p = 1e-6 a step
    (``llr_cusum``).
 4. Each rank newly over h is dated and measured (``candidate``, ``onset_time``) and must pass the gates of
-   other explanations (``gates``), slowness that rotates between ranks among them (``rotating_slowness``).
+   other explanations: those of the moment (``gates``), and work that moves between ranks
+   (``moving_slowness``).
    Where work varies, whole machines are tested beside their ranks (``slow_machines``).
 5. What is confirmed is slow until 20 steps without any evidence; with p = 1e-8 it needs no second kind of
    evidence.
@@ -40,7 +41,7 @@ from detectors.peers.positions import Positions
 from detectors.peers.ratios import Ratios, StepTimes
 from detectors.peers.replicas import Replicas
 from detectors.peers.shards import Shards
-from detectors.peers.shared_work import MovingWork, SharedWork
+from detectors.peers.shared_work import SharedWork
 from detectors.robust import nan_median
 from detectors.straggler.candidate import Candidate, beyond, candidate, deviations, noise_of, series_of
 from detectors.straggler.config import StragglerConfig
@@ -54,9 +55,10 @@ from detectors.straggler.core import (
     Timing,
 )
 from detectors.straggler.explanation import explain
-from detectors.straggler.gates import FEW, UNLIKE_PEERS, block_length, is_confirmed, wanders
+from detectors.straggler.gates import UNLIKE_PEERS, is_confirmed
 from detectors.straggler.intermittence import AGAIN
-from detectors.straggler.rotating_slowness import ROUND, RotatingSlowness
+from detectors.straggler.moving_slowness import ON_AND_OFF, MovingSlowness
+from detectors.straggler.rotating_slowness import ROUND
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
 from detectors.straggler.slow_machines import SlowMachines
@@ -79,10 +81,6 @@ _RECENT = 10
 
 # Chosen, of what a rank was slow by when it was found: from here on it still is (``gates``).
 _STILL = 0.5
-
-# Of what a rank is slow by lately: it was less on average since its evidence began, which is dated back over
-# steps in which it was not slow. Chosen: a ramp from nothing has a half, noise of the estimate aside.
-_ON_AND_OFF = 0.4
 
 # Smallest slowdowns looked for where the work varies, without a change to see, and while roles are unknown.
 # Chosen: each of them is within what healthy ranks show for good in that case.
@@ -130,10 +128,8 @@ class StragglerDetector:
         self._shared_work = shared_work
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
-        self._rotation = RotatingSlowness(ranks)
-        self._moving, self._slow_with = MovingWork(self._shared_work), dict[int, Bools]()
+        self._moving = MovingSlowness(ranks, shared_work)
         self._excused: list[int] = []
-        self._not_before = np.zeros(ranks, dtype=np.intp)
         self._families = families
         self._places = PlaceMates(self.ratios.nodes, families, likely=likely_nodes)
         self._machines = SlowMachines(self.ratios.nodes)
@@ -160,9 +156,8 @@ class StragglerDetector:
         self._places.seen[:] = False
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
-            self._network, self._rotation = NetworkWatch(), RotatingSlowness(ratios.ranks)
-            self._moving, self._slow_with = MovingWork(self._shared_work), {}
-            self._not_before[:] = 0
+            self._network = NetworkWatch()
+            self._moving = MovingSlowness(ratios.ranks, self._shared_work)
             self._groups, self._machines = SlowGroups(self._families), SlowMachines(ratios.nodes)
         if self._families is None and ratios.batches is not None:
             self._families = GroupFamilies.from_batches(ratios.batches)
@@ -183,7 +178,7 @@ class StragglerDetector:
         recovered = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
         again = self.channels["compute"].raised
         recovered += [("compute", rank) for rank in self._excused if not again[rank]]
-        self._excused = self._excuse()
+        self._excused = self._moving.excuse(self.channels["compute"])
         slow += self._follow_groups()
         network = self._network.update(ratios)
         return StepResult(
@@ -195,7 +190,7 @@ class StragglerDetector:
                 ratios,
                 self.channels["compute"].raised,
                 self.channels["compute"].changed,
-                visited=self._rotation.visited,
+                visited=self._moving.visited,
             ),
             network=network,
             network_recovered=self._network.gone,
@@ -221,7 +216,7 @@ class StragglerDetector:
         # Around the least effect the figure varies, and a rank would have to wait until it suffices alone.
         if found.recent < half or found.size < min(half, math.log1p(self.ratios.config.min_effect)):
             return None
-        if found.size < min(half, _ON_AND_OFF * found.recent):
+        if found.size < min(half, ON_AND_OFF * found.recent):
             return None
         return slow_rank(self.ratios, channel, found, channel.raised)
 
@@ -370,26 +365,22 @@ class StragglerDetector:
             moved = self.ratios.leave_out(channel.raised | (over & channel.changed))
             if moved is not None:
                 channel.move(moved)
-        due = over & (self._not_before <= self.ratios.settled) if timing == "compute" else over
+        due = over & self._moving.due(self.ratios.settled) if timing == "compute" else over
         suspected = [candidate(self.ratios, channel, timing, int(rank)) for rank in np.flatnonzero(due)]
         over |= channel.raised
         confirmed = [found for found in suspected if is_confirmed(self.ratios, found, over, self._places)]
         if timing == "compute":
-            self._rotation.update(
-                self.ratios.settled,
-                change=deviations(self.ratios, channel, "compute", 1)[0],
-                lasting=deviations(self.ratios, channel, "compute", 1, lasting=True)[0],
-            )
+            self._moving.update(self.ratios, channel)
             confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
-            confirmed = self._beyond_wandering(self._beyond_rotation(confirmed))
-            confirmed = self._beyond_positions(confirmed)
+            confirmed = self._moving.unexplained(self.ratios, confirmed)
             confirmed += self._with_machines(confirmed, suspected, over)
             confirmed += self._whole_machines(confirmed, change, lasting)
         elif timing == "rest":
             confirmed = [found for found in confirmed if self._stalls_alone(found.rank)]
         for found in confirmed:
             # Another one may have held the job up before already: the pace is that before all of them.
-            paces = np.append(channel.job_pace[self._broken(channel)], job_pace_before(self.ratios, found))
+            broken = self._moving.outlasting(channel.raised, self.ratios.settled)
+            paces = np.append(channel.job_pace[broken], job_pace_before(self.ratios, found))
             pace = math.nan if found.lasting else float(np.fmin.reduce(paces))
             channel.find(found.rank, size=found.size, job_pace=pace)
         slow = [slow_rank(self.ratios, channel, found, over) for found in confirmed]
@@ -432,54 +423,6 @@ class StragglerDetector:
             own.append(slow_rank(ratios, channel, found, channel.raised))
         return own
 
-    def _beyond_rotation(self, confirmed: list[Candidate]) -> list[Candidate]:
-        """Return those who are slow for longer than slowness that rotates between ranks lasts."""
-        now = self.ratios.settled
-        if self.ratios.ranks < FEW:
-            return confirmed
-        beyond: list[Candidate] = []
-        for found in confirmed:
-            # Dated back over quiet steps, it is one more spell since shortly.
-            whole = found.size >= _ON_AND_OFF * found.recent
-            size = max(found.size, found.recent)
-            self._rotation.begin(found.rank, step=now - found.steps, size=size, lasting=found.lasting)
-            left = self._rotation.patience(found.rank) - (found.steps if whole else 0)
-            if left < 0:
-                beyond.append(found)
-            else:
-                self._not_before[found.rank] = now + max(left, 1)
-        return beyond
-
-    def _beyond_positions(self, confirmed: list[Candidate]) -> list[Candidate]:
-        """Return those who are not slow as the ranks at one position are that work moves between."""
-        slow = {f.rank: f.effect >= _STILL * f.size for f in confirmed}
-        self._slow_with |= {rank: mask for rank, mask in slow.items() if self._moving.see(rank, mask)}
-        beyond = [f for f in confirmed if not self._moving.explains(f.rank, slow[f.rank])]
-        for rank in slow.keys() - {f.rank for f in beyond}:
-            self._not_before[rank] = self.ratios.settled + _EVERY
-        return beyond
-
-    def _excuse(self) -> list[int]:
-        """Lower and return the slow ranks of which it has shown that work went on from rank to rank."""
-        channel = self.channels["compute"]
-        raised = np.flatnonzero(channel.raised).tolist()
-        self._slow_with = {rank: self._slow_with[rank] for rank in raised if rank in self._slow_with}
-        moved = {rank for rank, with_it in self._slow_with.items() if self._moving.explains(rank, with_it)}
-        excused = [rank for rank in raised if rank in moved or self._rotation.excuses(rank)]
-        channel.lower(excused)
-        return excused
-
-    def _beyond_wandering(self, confirmed: list[Candidate]) -> list[Candidate]:
-        """Return those who are slower than healthy ranks are for as long. The others are examined again after
-        a quarter as many steps: the median of a block hardly moves in fewer."""
-        beyond: list[Candidate] = []
-        for found in confirmed:
-            if wanders(self.ratios, found):
-                self._not_before[found.rank] = self.ratios.settled + block_length(found) // 4
-            else:
-                beyond.append(found)
-        return beyond
-
     def _with_machines(
         self, confirmed: list[Candidate], suspected: list[Candidate], over: Bools
     ) -> list[Candidate]:
@@ -519,7 +462,7 @@ class StragglerDetector:
             if machines.wanders(ratios, machine):
                 continue
             passed = [f for f in machine.ranks if is_confirmed(ratios, f, over, self._places)]
-            passed = self._beyond_rotation([f for f in passed if matters(ratios, f, over)])
+            passed = self._moving.beyond_rotation(ratios, [f for f in passed if matters(ratios, f, over)])
             if len(passed) < MOST_OF_MACHINE * len(machine.ranks):
                 continue
             machines.take(machine)
@@ -529,13 +472,6 @@ class StragglerDetector:
                     bank.take(found.rank, size=found.size, steps=found.steps)
                     whole.append(found)
         return whole
-
-    def _broken(self, channel: TimingChannel) -> Bools:
-        """Return who is slow for longer than one spell, [ranks]."""
-        broken: Bools = channel.raised.copy()
-        for rank in np.flatnonzero(broken).tolist():
-            broken[rank] = self._rotation.outlasts(rank, step=self.ratios.settled)
-        return broken
 
     def _stalls_alone(self, rank: int) -> bool:
         """Whether only ``rank``, or its whole machine alike, has a longer rest or soon may, and no rank is
@@ -554,7 +490,7 @@ class StragglerDetector:
         if not often.any() or often.sum() > self.ratios.ranks / 3 or self._comes_and_goes_elsewhere():
             return ()
         ranks = (int(rank) for rank in np.flatnonzero(often))
-        single = [r for r in ranks if not (self._rotation.patience(r) or self._groups.holds(r))]
+        single = [r for r in ranks if not (self._moving.is_in_rotation(r) or self._groups.holds(r))]
         found = (intermittent_rank(self.ratios, channel, rank, self._places) for rank in single)
         return tuple(slow for slow in found if slow is not None)
 

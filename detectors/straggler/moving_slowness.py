@@ -1,0 +1,123 @@
+"""Explanations of slow compute that show only over time: rotation, healthy noise, work that moves.
+
+Confirmed candidates are held against spells that rotate between ranks (``rotating_slowness``), how healthy
+ranks wander (``gates.wanders``), and positions that a hot expert or a long shard moves between
+(``peers.shared_work.MovingWork``). Who is explained is examined again later; a rank that was reported before
+its explanation showed is excused.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.peers.ratios import Ratios
+from detectors.peers.shared_work import MovingWork, SharedWork
+from detectors.straggler.candidate import Candidate, deviations
+from detectors.straggler.gates import FEW, block_length, wanders
+from detectors.straggler.rotating_slowness import RotatingSlowness
+from detectors.straggler.timing_channel import TimingChannel
+
+Bools = npt.NDArray[np.bool_]
+
+# Of what a rank is slow by lately: it was less on average since its evidence began, which is dated back over
+# steps in which it was not slow. Chosen: a ramp from nothing has a half, noise of the estimate aside.
+ON_AND_OFF = 0.4
+
+# Chosen, of what a rank is slow by: others that are so much slower are slow with it (``gates``).
+_STILL = 0.5
+
+# Steps after which a rank whose position explains it is examined again. Chosen: as often as baselines are
+# learnt anew.
+_EXAMINE_STEPS = 20
+
+
+class MovingSlowness:
+    """Follows the slow ranks of a job of so many ``ranks``, some of which may get ``shared`` work."""
+
+    def __init__(self, ranks: int, shared: SharedWork) -> None:
+        self._rotation = RotatingSlowness(ranks)
+        self._work = MovingWork(shared)
+        self._slow_with: dict[int, Bools] = {}
+        self._not_before = np.zeros(ranks, dtype=np.intp)
+
+    @property
+    def visited(self) -> list[int]:
+        """The ranks whose spells are a rotation; empty while there is none."""
+        return self._rotation.visited
+
+    def due(self, step: int) -> Bools:
+        """Return who may be examined at ``step``, [ranks]: the others are explained for now."""
+        due: Bools = self._not_before <= step
+        return due
+
+    def is_in_rotation(self, rank: int) -> bool:
+        """Return whether ``rank`` has to be slow for longer than spells of a rotation to be reported."""
+        return self._rotation.patience(rank) > 0
+
+    def outlasting(self, ranks: Bools, step: int) -> Bools:
+        """Return those of ``ranks`` [ranks] that are slow for longer than one spell at ``step``, [ranks]."""
+        outlasting = ranks.copy()
+        for rank in np.flatnonzero(ranks).tolist():
+            outlasting[rank] = self._rotation.outlasts(rank, step=step)
+        return outlasting
+
+    def update(self, ratios: Ratios, channel: TimingChannel) -> None:
+        """Advance the rotation by the last step of ``ratios``; ``channel`` is that of compute."""
+        self._rotation.update(
+            ratios.settled,
+            change=deviations(ratios, channel, "compute", 1)[0],
+            lasting=deviations(ratios, channel, "compute", 1, lasting=True)[0],
+        )
+
+    def unexplained(self, ratios: Ratios, confirmed: list[Candidate]) -> list[Candidate]:
+        """Return those that none of the three explains."""
+        larger = self._beyond_wandering(ratios, self.beyond_rotation(ratios, confirmed))
+        return self._beyond_positions(ratios, larger)
+
+    def beyond_rotation(self, ratios: Ratios, confirmed: list[Candidate]) -> list[Candidate]:
+        """Return those who are slow for longer than slowness that rotates between ranks lasts."""
+        now = ratios.settled
+        if ratios.ranks < FEW:
+            return confirmed
+        beyond: list[Candidate] = []
+        for found in confirmed:
+            # Dated back over quiet steps, it is one more spell since shortly.
+            whole = found.size >= ON_AND_OFF * found.recent
+            size = max(found.size, found.recent)
+            self._rotation.begin(found.rank, step=now - found.steps, size=size, lasting=found.lasting)
+            left = self._rotation.patience(found.rank) - (found.steps if whole else 0)
+            if left < 0:
+                beyond.append(found)
+            else:
+                self._not_before[found.rank] = now + max(left, 1)
+        return beyond
+
+    def excuse(self, channel: TimingChannel) -> list[int]:
+        """Lower and return the slow ranks that a rotation or work that moves explains by now."""
+        raised = np.flatnonzero(channel.raised).tolist()
+        self._slow_with = {rank: self._slow_with[rank] for rank in raised if rank in self._slow_with}
+        moved = {rank for rank, with_it in self._slow_with.items() if self._work.explains(rank, with_it)}
+        excused = [rank for rank in raised if rank in moved or self._rotation.excuses(rank)]
+        channel.lower(excused)
+        return excused
+
+    def _beyond_wandering(self, ratios: Ratios, confirmed: list[Candidate]) -> list[Candidate]:
+        """Return those who are slower than healthy ranks are for as long. The others are examined again after
+        a quarter as many steps: the median of a block hardly moves in fewer."""
+        beyond: list[Candidate] = []
+        for found in confirmed:
+            if wanders(ratios, found):
+                self._not_before[found.rank] = ratios.settled + block_length(found) // 4
+            else:
+                beyond.append(found)
+        return beyond
+
+    def _beyond_positions(self, ratios: Ratios, confirmed: list[Candidate]) -> list[Candidate]:
+        """Return those who are not slow as the ranks at one position are that work moves between."""
+        slow = {f.rank: f.effect >= _STILL * f.size for f in confirmed}
+        for rank, with_it in slow.items():
+            if self._work.see(rank, with_it):
+                self._slow_with[rank] = with_it
+        beyond = [f for f in confirmed if not self._work.explains(f.rank, slow[f.rank])]
+        for rank in slow.keys() - {f.rank for f in beyond}:
+            self._not_before[rank] = ratios.settled + _EXAMINE_STEPS
+        return beyond

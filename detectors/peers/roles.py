@@ -20,8 +20,8 @@ REFINE = ("ep",)
 # Members that leave four peers each. Chosen: a finer role is not worth losing the comparison.
 _FULL_GROUP = 5
 
-# Most stages of published jobs (Llama 3: Dubey et al. 2024, table 4); with more, one that is a single machine
-# would be all there is of the layer's replicas.
+# Chosen: as many stages as Llama 3 has (Dubey et al. 2024, table 4). Of a deeper pipeline, a stage whose
+# ranks stand in a row is taken for machines.
 _STAGES = 16
 
 # Most that members of a stage differ among themselves, as a share of their distance to all others (chosen).
@@ -61,7 +61,7 @@ def is_regular(slow: npt.NDArray[np.bool_]) -> bool:
     """Whether the marked ranks look like a parallel dimension: an aligned block, or every k-th rank.
 
     Layouts number ranks by nested dimensions, so a pipeline stage is an aligned run of equal length or a
-    residue class. Broken machines have no reason to fall so. One rank alone is no pattern, and no stage is
+    residue class. Broken machines have no reason to fall so. One rank alone is no pattern, and no block is
     less than a sixteenth of the ranks.
     """
     where, total = np.flatnonzero(slow), slow.size

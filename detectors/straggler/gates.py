@@ -95,7 +95,7 @@ _LONGEST_BLOCK, _LEAST_BLOCKS = 50, 4
 # white noise crosses its threshold at 6.6, so that small effects on recorded steps are named as soon.
 _SURE_BLOCKS = 6.0
 
-# Chosen, of a slowdown: from here on a block of a healthy rank is as far off.
+# Chosen, of a slowdown: a healthy rank of which a block is so far off counts as slow for a spell.
 _AS_FAR = 0.75
 
 # Chosen: the scatter of four blocks of as many ranks is known to 2 %, and a step of 8,192 ranks stays cheap.
@@ -302,7 +302,8 @@ def wanders(ratios: Ratios, found: Candidate) -> bool:
     the median ratio of rank r in block b less the median of these over its blocks. The sd of d over mates,
     without those that are as slow on its machine, limited to 3 robust sigmas, is the noise of such blocks,
     whatever correlates their steps: noise of hundreds of steps hardly shows in an autocorrelation of lag 1.
-    (Batch means, Schmeiser 1982; medians, as spikes fill some blocks.) Few blocks that are far off, as those
+    Where fewer steps are held, that of L is extrapolated from shorter blocks (``is_as_usual``). (Batch means,
+    Schmeiser 1982; medians, as spikes fill some blocks.) Few blocks that are far off, as those
     of ranks to which the work wanders, do not show in it: three that begin at different times are enough.
     """
     if found.lasting:
@@ -321,22 +322,23 @@ def wanders(ratios: Ratios, found: Candidate) -> bool:
     return is_as_usual(found.size, block_length(found), ratios.history.last("x", held)[:, some])
 
 
-def is_as_usual(size: float, length: int, others: Floats, *, blocks: int | None = None) -> bool:
+def is_as_usual(size: float, length: int, others: Floats, *, block_steps: int | None = None) -> bool:
     """Return whether healthy ``others`` [steps, others] are often off by ``size`` for ``length`` steps.
 
-    ``blocks``: judge by shorter ones, whose noise falls up to ``length`` as it does from half of them to the
-    whole, by sqrt(2) for each doubling at most.
+    ``block_steps``: the length of the blocks that are compared (``length``, at most a quarter of the steps).
+    From shorter ones the noise is extrapolated to ``length``: it falls as from half of them to the whole, by
+    sqrt(2) for each doubling at most.
     """
-    blocks = min(blocks or length, len(others) // _LEAST_BLOCKS)
-    if blocks <= 0:
+    block = min(block_steps or length, len(others) // _LEAST_BLOCKS)
+    if block <= 0:
         return False
-    apart = _blocks_apart(others, blocks)
+    apart = _blocks_apart(others, block)
     scatter = _scatter(apart)
-    halves = _scatter(_blocks_apart(others, blocks // 2)) if 1 < blocks < length else 0.0
+    halves = _scatter(_blocks_apart(others, block // 2)) if 1 < block < length else 0.0
     # Times of a coarse clock are alike in most short blocks: nothing falls there.
     if halves:
         falls = min(max(scatter / halves, math.sqrt(0.5)), 1.0)
-        scatter *= falls ** math.log2(length / blocks)
+        scatter *= falls ** math.log2(length / block)
     return size < _SURE_BLOCKS * scatter or _spells(apart, _AS_FAR * size) >= ROUND
 
 

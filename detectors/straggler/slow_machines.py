@@ -38,8 +38,7 @@ _HALF = 0.5
 # Chosen: as many blocks of healthy steps as show how ranks wander (``gates``).
 _PAST = 4
 
-
-# Chosen: noise is followed over two doublings of the longest of these blocks.
+# Chosen: steps of the longest slowdown, to which noise is extrapolated: two doublings of blocks of 25.
 _LONGEST = 100
 
 
@@ -114,7 +113,7 @@ class SlowMachines:
         # Against machines of which one is slow, the others would seem to have become quicker.
         means = np.delete(self._means(ratios.history.last("x", held)), slow.machine, axis=1)
         steps = min(found.steps, _LONGEST)
-        return is_as_usual(found.size, steps, _over_others(means), blocks=length // 2)
+        return is_as_usual(found.size, steps, _over_others(means), block_steps=length // 2)
 
     def _slow(self, ratios: Ratios, ranks: TimingChannel, machine: int) -> SlowMachine | None:
         """Date and measure a machine's slowdown; None unless most of its ranks show it."""

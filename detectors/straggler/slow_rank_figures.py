@@ -36,8 +36,11 @@ _HARM = 0.3
 # Chosen: twice the longest blocks of steps that a small slowdown is held against (``gates``).
 _LASTS = 100
 
-# Chosen: so many steps, and standard errors of their median (1.25 of a mean's), 97.5 % on the safe side.
-_LATELY, _SURE = 20, 2.0 * 1.25
+# Chosen: steps of the recent effect.
+_LATELY = 20
+
+# Two standard errors (97.7 % one-sided) of a median, which has 1.25 of a mean's where steps are independent.
+_SURE = 2.0 * 1.25
 
 # Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``gates``).
 _AS_SLOW = 0.5

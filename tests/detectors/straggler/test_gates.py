@@ -301,7 +301,7 @@ def test_noise_is_followed_beyond_the_longest_blocks_as_it_falls_in_shorter_ones
     sigma = float(np.std(others)) * 1.25
     size = 7.0 * sigma / np.sqrt(100)
     assert is_as_usual(size, 25, others)
-    assert bool(is_as_usual(size, 100, others, blocks=25)) is expected
+    assert bool(is_as_usual(size, 100, others, block_steps=25)) is expected
 
 
 def test_times_of_a_coarse_clock_may_show_noise_in_long_blocks_alone():
@@ -309,7 +309,7 @@ def test_times_of_a_coarse_clock_may_show_noise_in_long_blocks_alone():
     rng = np.random.default_rng(1)
     for _ in range(600):
         others = rng.choice([0.0, 0.0, 0.0, 1.0], size=(64, 4))
-        assert is_as_usual(1e-9, 12, others, blocks=6) or not is_as_usual(1e-9, 6, others)
+        assert is_as_usual(1e-9, 12, others, block_steps=6) or not is_as_usual(1e-9, 6, others)
 
 
 def test_ranks_that_work_visits_one_after_the_other_show_how_far_it_takes_them():

@@ -29,10 +29,10 @@ from detectors.peers.peers import PeerGroups, group_quantile
 from detectors.peers.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
 from detectors.peers.roles import looks_like_stage
+from detectors.peers.rotating_slowness import ROUND
 from detectors.peers.shards import Shards
 from detectors.robust import nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate
-from detectors.straggler.rotating_slowness import ROUND
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

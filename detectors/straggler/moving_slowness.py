@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.peers.ratios import Ratios
+from detectors.peers.rotating_slowness import RotatingSlowness
 from detectors.peers.shared_work import MovingWork, SharedWork
 from detectors.straggler.candidate import Candidate, deviations
 from detectors.straggler.gates import FEW, block_length, wanders
-from detectors.straggler.rotating_slowness import RotatingSlowness
 from detectors.straggler.timing_channel import TimingChannel
 
 Bools = npt.NDArray[np.bool_]

@@ -40,6 +40,7 @@ from detectors.peers.place_mates import PlaceMates
 from detectors.peers.positions import Positions
 from detectors.peers.ratios import Ratios, StepTimes
 from detectors.peers.replicas import Replicas
+from detectors.peers.rotating_slowness import ROUND
 from detectors.peers.shards import Shards
 from detectors.peers.shared_work import SharedWork
 from detectors.robust import nan_median
@@ -58,7 +59,6 @@ from detectors.straggler.explanation import explain
 from detectors.straggler.gates import UNLIKE_PEERS, is_confirmed
 from detectors.straggler.intermittence import AGAIN
 from detectors.straggler.moving_slowness import ON_AND_OFF, MovingSlowness
-from detectors.straggler.rotating_slowness import ROUND
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
 from detectors.straggler.slow_machines import SlowMachines

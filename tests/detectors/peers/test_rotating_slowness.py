@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detectors.straggler.rotating_slowness import (
+from detectors.peers.rotating_slowness import (
     OVER,
     ROUND,
     SHORT,

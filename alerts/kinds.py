@@ -76,7 +76,7 @@ KINDS: dict[str, Kind] = {
             "the job is slow and no machine stands out; the hypothesis gives the cause: `imbalance.stage`, "
             "`imbalance.machine` (beside it, where the group is all of one machine and no coordinates are "
             "known), `imbalance.position` (all ranks at one place of the layers became slow), "
-            "`imbalance.workload`, `congestion`, `group`, `data` (all ranks wait longer for data: "
+            "`imbalance.workload`, `congestion`, `group`, `data` (most ranks wait longer for data: "
             "`CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what)"
         ),
         phrase="all of the job is slower",
@@ -561,7 +561,7 @@ KINDS: dict[str, Kind] = {
     ),
     "data": Kind(
         action="CHECK_DATA",
-        text="All ranks wait for data: look at the storage and how it is read.",
+        text="Most ranks wait for data: look at the storage and how it is read.",
         reported_as="cause",
     ),
     "data.loader_slow": Kind(

@@ -1,11 +1,12 @@
-"""Waits that all ranks of a job share, and that have become longer.
+"""Waits that the ranks of a job share, and that have become longer.
 
 A slow rank makes the others wait and waits for none, so the shortest wait over all ranks is not its doing:
 it is for data that come late everywhere, or for something outside of the ranks that is not measured. Sees
 what ``slow_network`` cannot: waits outside of collectives, and those that come from nothing, where there is
 no usual time to take a ratio to.
 
-W = min over ranks of the wait in each step [s]. It has become longer when 90 % of the last steps (10, and 20
+W = min over ranks of the wait in each step [s]; of the wait for data what more than half of the ranks take at
+least, for then there is nobody to compare them with. It has become longer when 90 % of the last steps (10, and 20
 seconds, at least) exceed m + 5 sigma, with median m and robust sd sigma (1 % of a step at least) of the steps
 before, and step / (step - (W - m)) >= 1.10; it goes on while half of the last 10 steps exceed it. Only a rise
 without a change of the work counts, and none while a rank has fallen silent.
@@ -62,7 +63,8 @@ _SERIES = ("waited", "step", "work", "ts")
 
 @dataclass(frozen=True, slots=True)
 class SharedWait:
-    """Every rank waits at least ``seconds`` of each step now, and waited ``usual`` before.
+    """The ranks wait at least ``seconds`` of each step now, most of them if it is for data, and waited
+    ``usual`` before.
 
     The job takes ``job_slowdown`` times as long for it; ``high`` [steps settled] are the steps that show it.
     """
@@ -130,7 +132,8 @@ class SharedWaitWatch:
 
 
 def shared_seconds(ratios: Ratios, wait: Wait) -> float:
-    """Return how long all ranks that were read waited alike in the last step; NaN where none was.
+    """Return how long all ranks that were read waited alike in the last step, for data most of them; NaN
+    where none was.
 
     Parts are taken one by one: a rank that is held up by itself makes the others wait, and neither is shared.
     """
@@ -138,7 +141,7 @@ def shared_seconds(ratios: Ratios, wait: Wait) -> float:
         ratios.history.last(name, 1)[0] for name in ("step", "compute", "wait", "data", "comm")
     )
     if wait == "input":
-        return _least(data)
+        return _of_most(data)
     waited = np.nan_to_num(waits)
     rest = step - compute - waited - np.nan_to_num(data) - np.nan_to_num(comm)
     return _least(np.where(np.isfinite(rest), waited, np.nan)) + _least(rest)
@@ -146,6 +149,12 @@ def shared_seconds(ratios: Ratios, wait: Wait) -> float:
 
 def _least(seconds: Floats) -> float:
     return float(np.fmin.reduce(seconds))
+
+
+def _of_most(seconds: Floats) -> float:
+    """Return what more than half of those read take at least: fewer are late by themselves."""
+    read = np.sort(seconds[np.isfinite(seconds)])
+    return float(read[(read.size - 1) // 2]) if read.size else math.nan
 
 
 def _past(waited: Floats, step: Floats, work: Floats) -> _Past:

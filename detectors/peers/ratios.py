@@ -13,7 +13,8 @@ fitted:
 Unequal work is taken out where it is known and explains a good part of the differences (their spread falls
 to 0.7 of what it was): a + b * tokens + c * squared lengths [s] (``workload``, Huber 1964), or what the
 rest of the rank's replica deviates by in the step, since all its ranks work on the same batch
-(``replicas``). Ranks of machines under suspicion serve as no reference (leave-machine-out).
+(``replicas``), until all of a replica is slow. Ranks of machines under suspicion serve as no reference
+(leave-machine-out).
 
 Learnt after 20 settled steps: whether ranks share a wall clock, from the coefficient of variation of step
 times over ranks, and roles, where no coordinates are given, from gaps between the ranks' usual times; where
@@ -117,8 +118,9 @@ class Ratios:
     ``replicas`` holds which ranks work on the same batch, in other stages or shards of the model, ``shards``
     which have the same part of a layer, ``nodes`` [ranks] which share a machine, ``positions`` which may take
     longer together. ``batches`` tell who works on one batch, where there are no coordinates and amounts of
-    work show it. ``left_out`` are those whose machines are suspected: no rank is compared with them.
-    ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
+    work show it. ``left_out`` are those whose machines are suspected: no rank is compared with them. Of the
+    ratios of those ``apart`` no batch is taken out, for their replica is slow. ``settled`` counts the steps
+    since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
     and have a ``common_clock`` when they do not: then ranks cannot be compared. ``cost`` is the last fit of
     time against reported work, ``work`` the one that is taken out, where it explains a good part;
@@ -139,6 +141,7 @@ class Ratios:
         self.ranks = ranks
         self.nodes = PeerGroups.of(np.arange(ranks) if nodes is None else nodes)
         self.left_out: Bools = np.zeros(ranks, dtype=np.bool_)
+        self.apart: Bools = np.zeros(ranks, dtype=np.bool_)
         self.roles_known = roles is not None
         self.everyone = PeerGroups.of(np.zeros(ranks, dtype=np.intp))
         self.groups = PeerGroups.of(roles) if roles is not None else self.everyone
@@ -196,6 +199,7 @@ class Ratios:
             self.settled, self._level, self.work, self._roles_settled = 0, None, None, self.roles_known
             self._share_batches = self._has_positions = False
             self.left_out = np.zeros(self.ranks, dtype=np.bool_)
+            self.apart = np.zeros(self.ranks, dtype=np.bool_)
         self.source = source
         self._push(t, seconds)
         if self.history.count in _BATCHES_AT and self.batches is None and not self.roles_known:
@@ -223,7 +227,7 @@ class Ratios:
             self._learn_classes()
         look = self.settled in _POSITIONS_SOON or self.settled % _POSITIONS_AGAIN == 0
         regrouped = look and self.settled >= self.config.learn and self._learn_positions()
-        self.kind = classify(self._last_ratios())
+        self.kind = classify(self._last_ratios()[:, ~self.left_out])
         return regrouped
 
     def leave_out(self, suspects: Bools) -> Floats | None:
@@ -243,21 +247,47 @@ class Ratios:
         self._rewrite(v, self._role_ratio(v))
         return np.nan_to_num(nan_median(self.history.last("x", held) - before))
 
+    @property
+    def shares_batches(self) -> bool:
+        """Whether what a replica deviates by in a step is taken out of its ranks' ratios."""
+        return self._share_batches
+
+    def with_batch(self, steps: int) -> Floats:
+        """Return log ratios to role peers in which the batches of replicas still are, [<= steps, ranks]."""
+        return self._against_role(self.history.last("v", steps))
+
+    def keep_apart(self, slow: Bools) -> bool:
+        """Take no batch out of the ratios of replicas that are ``slow`` [ranks] nearly as a whole, in the
+        steps held too: what all of their ranks show is no batch. Return whether these are others now."""
+        apart = self.apart
+        if self._replicas is not None and self._share_batches:
+            apart = self._replicas.whole(slow)
+        if (apart == self.apart).all():
+            return False
+        self.apart = apart
+        v = self.history.last("v", min(self.settled, self.config.history))
+        self._rewrite(v, self._role_ratio(v))
+        return True
+
     def lasting_spread(self) -> float:
         """Return how much ranks differ from their peers for good: robust sd of their usual log ratios.
 
-        Ranks of one role on hardware shared with others differ by 4 to 9 %, on their own by under 1 %.
+        Ranks of one role on hardware shared with others differ by 4 to 9 %, on their own by under 1 %. Usual
+        ratios are compared within the role once more: where nearly half of it is slow, the median of a step
+        is that of its slowest healthy ranks, and all of these seem to be quicker by the noise of a step.
         """
         usual = nan_median(self._last_ratios())
+        if self.groups.peers.any():
+            usual = self._against_role(usual)
+        usual = usual[~self.left_out]
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
 
     def _last_ratios(self) -> Floats:
-        """Return log ratios to role peers of those that are compared with, [steps, ranks].
+        """Return log ratios to role peers, [steps, ranks].
 
         Where no rank has a peer in its role, those to all ranks' usual times stand for them.
         """
-        ratios = self.history.last("role" if self.groups.peers.any() else "x", min(self.settled, 50))
-        return ratios[:, ~self.left_out] if self.left_out.any() else ratios
+        return self.history.last("role" if self.groups.peers.any() else "x", min(self.settled, 50))
 
     def raw_role(self, steps: int) -> Floats:
         """Return log ratios to role peers as measured, with no work taken out, [steps, ranks]."""
@@ -315,7 +345,7 @@ class Ratios:
         """Take out what the rest of each rank's replica deviates by, where replicas share uneven batches."""
         if self._replicas is None or not self._share_batches:
             return ratio
-        return ratio - self._replicas.batch(ratio)
+        return ratio - np.where(self.apart, 0.0, self._replicas.batch(ratio))
 
     def _has_settled(self, number: int) -> bool:
         """Whether warm-up is over: late enough in the job, and the job's level has stopped moving."""

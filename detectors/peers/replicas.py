@@ -6,17 +6,20 @@ its stages and shards get the same. What the rest of a replica deviates by is du
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from detectors.peers.node_effects import MOST_OF_MACHINE
 from detectors.peers.peers import PeerGroups, group_median, peer_median
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Replicas:
     """Ranks by replica and node (``parts``), and the parts by replica.
 
@@ -43,6 +46,17 @@ class Replicas:
             return None
         _, replica = np.unique(np.stack([dp, cp]), axis=1, return_inverse=True)
         return cls.of(np.asarray(replica, dtype=np.intp).reshape(-1), node)
+
+    @cached_property
+    def ranks(self) -> PeerGroups:
+        """The ranks by replica."""
+        return PeerGroups.of(self.replicas.index[self.parts.index])
+
+    def whole(self, slow: Bools) -> Bools:
+        """Return the ranks of replicas that are ``slow`` nearly as a whole, [ranks]."""
+        share = np.bincount(self.ranks.index, weights=slow) / self.ranks.sizes
+        whole: Bools = share >= MOST_OF_MACHINE
+        return whole[self.ranks.index]
 
     def batch(self, ratio: Floats) -> Floats:
         """Return what the rest of each rank's replica deviates by; ``ratio``: log to peers, [..., ranks]."""

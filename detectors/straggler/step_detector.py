@@ -15,7 +15,8 @@ do the same work:
 4. Each rank newly over h is dated and measured (``candidate``, ``onset_time``) and must pass the gates of
    other explanations: those of the moment (``gates``), and work that moves between ranks
    (``moving_slowness``).
-   Where work varies, whole machines are tested beside their ranks (``slow_machines``).
+   Where work varies, whole machines are tested beside their ranks, and where batches are uneven, whole
+   replicas (``slow_sets``).
 5. What is confirmed is slow until 20 steps without any evidence; with p = 1e-8 it needs no second kind of
    evidence.
 
@@ -61,8 +62,8 @@ from detectors.straggler.intermittence import AGAIN
 from detectors.straggler.moving_slowness import ON_AND_OFF, MovingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
-from detectors.straggler.slow_machines import SlowMachines
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
+from detectors.straggler.slow_sets import SlowSets
 from detectors.straggler.tensor_group import TensorGroup, likely_group, stands_out
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
@@ -132,7 +133,8 @@ class StragglerDetector:
         self._excused: list[int] = []
         self._families = families
         self._places = PlaceMates(self.ratios.nodes, families, likely=likely_nodes)
-        self._machines = SlowMachines(self.ratios.nodes)
+        self._replicas = replicas
+        self._machines, self._of_batches = self._sets()
         self._groups = SlowGroups(families)
 
     @property
@@ -158,7 +160,8 @@ class StragglerDetector:
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network = NetworkWatch()
             self._moving = MovingSlowness(ratios.ranks, self._shared_work)
-            self._groups, self._machines = SlowGroups(self._families), SlowMachines(ratios.nodes)
+            self._groups = SlowGroups(self._families)
+            self._machines, self._of_batches = self._sets()
         if self._families is None and ratios.batches is not None:
             self._families = GroupFamilies.from_batches(ratios.batches)
             self._groups.learn(self._families)
@@ -169,6 +172,7 @@ class StragglerDetector:
             if ratios.learn():
                 self.channels["compute"].forget()
                 self._machines.forget()
+                self._of_batches.forget()
             self._refit()
         # All ranks of a synchronous job take the slowest one's step: without compute times no rank stands
         # out.
@@ -342,8 +346,9 @@ class StragglerDetector:
             if np.isfinite(window).any():
                 noise = fit_noise(window, groups, floor=config.floor, prior=spread)
                 self.channels[name].refit(noise, largest_move=largest_move)
-                if name == "compute" and self._machines.comparable:
-                    self._machines.refit(window, floor=config.floor, prior=prior, largest_move=largest_move)
+                for sets in (self._machines, self._of_batches) if name == "compute" else ():
+                    if sets.comparable:
+                        sets.refit(ratios, n, skip, prior=prior, largest_move=largest_move)
 
     def _judge(self, timing: Timing) -> list[SlowRank]:
         channel, history = self.channels[timing], self.ratios.history
@@ -365,6 +370,7 @@ class StragglerDetector:
             moved = self.ratios.leave_out(channel.raised | (over & channel.changed))
             if moved is not None:
                 channel.move(moved)
+            self._keep_apart(channel.raised)
         due = over & self._moving.due(self.ratios.settled) if timing == "compute" else over
         suspected = [candidate(self.ratios, channel, timing, int(rank)) for rank in np.flatnonzero(due)]
         over |= channel.raised
@@ -374,7 +380,8 @@ class StragglerDetector:
             confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
             confirmed = self._moving.unexplained(self.ratios, confirmed)
             confirmed += self._with_machines(confirmed, suspected, over)
-            confirmed += self._whole_machines(confirmed, change, lasting)
+            confirmed += self._whole_machines(confirmed)
+            confirmed += self._whole_replicas(confirmed)
         elif timing == "rest":
             confirmed = [found for found in confirmed if self._stalls_alone(found.rank)]
         for found in confirmed:
@@ -446,32 +453,67 @@ class StragglerDetector:
             and np.count_nonzero(alike(over, nodes, found.rank)) > 1
         ]
 
-    def _whole_machines(self, confirmed: list[Candidate], change: Floats, lasting: Floats) -> list[Candidate]:
+    def _whole_machines(self, confirmed: list[Candidate]) -> list[Candidate]:
         """Return the ranks of machines newly found slow as one, without ranks known to be slow."""
-        ratios, channel, machines = self.ratios, self.channels["compute"], self._machines
+        ratios = self.ratios
         known = not math.isnan(ratios.kind.dispersion) and ratios.kind.dispersion > VARIABLE_DISPERSION
-        if not known or ratios.asynchronous or ratios.source != "compute" or not machines.comparable:
+        if not known or ratios.asynchronous or ratios.source != "compute":
             return []
-        machines.weigh(change, lasting, smallest=_COARSE_EFFECT, smallest_lasting=self._lasting_effects())
+        return self._whole(self._machines, confirmed)
+
+    def _whole_replicas(self, confirmed: list[Candidate]) -> list[Candidate]:
+        """Return the ranks of replicas newly found slow as one, of whose ratios their batch is taken out."""
+        ratios = self.ratios
+        if not ratios.shares_batches or ratios.asynchronous or ratios.small_role.any():
+            return []
+        return self._whole(self._of_batches, confirmed)
+
+    def _whole(self, sets: SlowSets, confirmed: list[Candidate]) -> list[Candidate]:
+        ratios, channel = self.ratios, self.channels["compute"]
+        if not sets.comparable:
+            return []
+        sets.weigh(ratios, smallest=_COARSE_EFFECT, smallest_lasting=self._lasting_effects())
         slow = channel.raised.copy()
         slow[[found.rank for found in confirmed]] = True
         whole: list[Candidate] = []
-        for machine in machines.found(ratios, channel):
+        for one in sets.found(ratios, channel):
+            if sets.wanders(ratios, one):
+                continue
             over = slow.copy()
-            over[[found.rank for found in machine.ranks]] = True
-            if machines.wanders(ratios, machine):
-                continue
-            passed = [f for f in machine.ranks if is_confirmed(ratios, f, over, self._places)]
+            over[[found.rank for found in one.ranks]] = True
+            if sets.with_batch:
+                # The gates ask what its ranks show, of which it is out while it passes for a batch.
+                self._keep_apart(over)
+            passed = [f for f in one.ranks if is_confirmed(ratios, f, over, self._places)]
             passed = self._moving.beyond_rotation(ratios, [f for f in passed if matters(ratios, f, over)])
-            if len(passed) < MOST_OF_MACHINE * len(machine.ranks):
+            if len(passed) < MOST_OF_MACHINE * len(one.ranks):
+                if sets.with_batch:
+                    self._keep_apart(channel.raised)
+                    sets.put_off(ratios, one)
                 continue
-            machines.take(machine)
-            for found in machine.ranks:
+            sets.take(one)
+            for found in one.ranks:
                 if not slow[found.rank]:
                     bank = channel.lasting if found.lasting else channel.change
                     bank.take(found.rank, size=found.size, steps=found.steps)
                     whole.append(found)
         return whole
+
+    def _keep_apart(self, slow: Bools) -> None:
+        """Take no batch out of the ratios of replicas that are ``slow`` [ranks] as a whole."""
+        before, channel = self.ratios.apart, self.channels["compute"]
+        if not self.ratios.keep_apart(slow):
+            return
+        apart, noise = self.ratios.apart, self._of_batches.noise_of_ranks()
+        channel.narrow(before & ~apart)
+        if noise is not None:
+            channel.widen(apart & ~before, noise)
+
+    def _sets(self) -> tuple[SlowSets, SlowSets]:
+        """Return the evidence of machines, and of replicas."""
+        nodes, replicas = self.ratios.nodes, self._replicas
+        of_batches = PeerGroups.of(np.zeros(self.ratios.ranks)) if replicas is None else replicas.ranks
+        return SlowSets(nodes), SlowSets(of_batches, with_batch=True)
 
     def _stalls_alone(self, rank: int) -> bool:
         """Whether only ``rank``, or its whole machine alike, has a longer rest or soon may, and no rank is

@@ -134,6 +134,7 @@ class TimingChannel:
         self._far_off = SpikeRate(ranks)
         self._far_lasting = SpikeRate(ranks)
         self.noise: Noise | None = None
+        self._besides = Noise(np.zeros(ranks), np.zeros(ranks), 0)
         self.raised: Bools = np.zeros(ranks, dtype=bool)
         self.believed: Bools = np.zeros(ranks, dtype=bool)
         self._quiet = np.zeros(ranks, dtype=np.int64)
@@ -146,7 +147,7 @@ class TimingChannel:
 
     def forget(self) -> None:
         """Drop baselines and the evidence of ranks that are not slow: they are compared with others now."""
-        self.noise = None
+        self.noise, self._besides = None, Noise(np.zeros(self.raised.size), np.zeros(self.raised.size), 0)
         self.change.drop(~self.raised)
         self.lasting.drop(~self.raised)
         self.intermittence = IntermittenceCounter(self.raised.size)
@@ -186,6 +187,34 @@ class TimingChannel:
         """
         if self.noise is not None:
             self.noise = replace(self.noise, center=self.noise.center + usual)
+
+    def widen(self, ranks: Bools, by: Noise) -> None:
+        """Take that ``ranks`` [ranks] vary by other noise besides their own, until ``narrow``; ``by`` [ranks]
+        is that noise and what is usual of it."""
+        if self.noise is not None:
+            self._besides = Noise(
+                np.where(ranks, by.center, self._besides.center),
+                np.where(ranks, by.sigma, self._besides.sigma),
+                by.samples,
+            )
+            center = self.noise.center + np.where(ranks, by.center, 0.0)
+            sigma = np.hypot(self.noise.sigma, np.where(ranks, by.sigma, 0.0))
+            self.noise = replace(self.noise, center=center, sigma=sigma)
+
+    def narrow(self, ranks: Bools) -> None:
+        """Take that ``ranks`` [ranks] vary by their own noise alone again."""
+        if self.noise is not None:
+            besides, none = self._besides, np.zeros_like(self._besides.center)
+            # Learnt anew meanwhile, their noise may be less than what is taken off.
+            own = np.maximum(self.noise.sigma**2 - besides.sigma**2, self.noise.sigma.min() ** 2)
+            self.noise = replace(
+                self.noise,
+                center=self.noise.center - np.where(ranks, besides.center, 0.0),
+                sigma=np.where(ranks, np.sqrt(own), self.noise.sigma),
+            )
+            self._besides = Noise(
+                np.where(ranks, none, besides.center), np.where(ranks, none, besides.sigma), besides.samples
+            )
 
     def is_idle(self, change: Floats, lasting: Floats) -> bool:
         """Whether a step can neither begin evidence nor move any: there is none, and no rank is over half of

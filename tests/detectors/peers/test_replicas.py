@@ -50,3 +50,12 @@ def test_two_nodes_of_a_replica_are_enough():
     np.testing.assert_allclose(
         replicas(dp, node).batch(ratio), np.where(dp == 1, 0.3, 0.0) + np.where(node == 0, 0.1, 0.0)
     )
+
+
+def test_a_replica_is_slow_as_a_whole_from_three_quarters_of_its_ranks_on():
+    slow = DP == 1
+    assert (replicas().whole(slow) == slow).all()
+    slow[[2, 3]] = False
+    assert (replicas().whole(slow) == (DP == 1)).all()
+    slow[6] = False
+    assert not replicas().whole(slow).any()

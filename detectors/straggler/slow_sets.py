@@ -1,0 +1,202 @@
+"""Sets of ranks that are slow together where single ranks do not show it: machines, and replicas.
+
+A slow host slows all of its ranks. Where each of them draws batches of other lengths, their mean varies less
+than any: of eight, by a factor of sqrt(8), so that the same slowdown shows in an eighth of the steps. What
+they share, as the batch of a tensor-parallel group, stays in the mean, whose noise is learnt as it is. The
+ranks of a replica work on one batch; where batches are uneven, what the replica deviates by is taken out of
+its ranks' ratios (``Ratios``), and the slowness of all of it with it. Batches change from step to step, a
+slow replica stays slow.
+
+With x_r the ratio of rank r to its peers less what is usual of it, set m has
+
+    y_m = mean of x_r over r in m - median over the other sets of their means
+
+and evidence as a rank has (``TimingChannel``), which has to suffice alone. Three quarters of its ranks must
+show half of the slowdown or more, for one that is very slow moves the mean too; then the gates of ranks are
+asked, with the set's y in place of the ranks' own. This is the mean of a random-effects model of ranks
+within sets (Searle, Casella and McCulloch 1992); the shares are ours.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.changepoint.llr_cusum import locate_onset
+from detectors.peers.node_effects import MOST_OF_MACHINE, scatter
+from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
+from detectors.peers.ratios import Ratios
+from detectors.robust import nan_mean, nan_median
+from detectors.straggler.candidate import LOOK_BEFORE, Candidate, series_of
+from detectors.straggler.gates import block_length, is_as_usual
+from detectors.straggler.onset_time import date_onset
+from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
+
+Floats = npt.NDArray[np.float64]
+
+# Chosen, of the set's own slowdown: what its ranks must show to be slow with it (``gates``).
+_HALF = 0.5
+
+# Chosen: as many blocks of healthy steps as show how ranks wander (``gates``).
+_PAST = 4
+
+# Chosen: steps of the longest slowdown, to which noise is extrapolated: two doublings of blocks of 25.
+_LONGEST = 100
+
+
+# Chosen: a set that is no fault is looked at again after so many steps: all its ratios are made anew for it.
+_AGAIN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SlowSet:
+    """The ranks of a slow set as candidates, each with the ``x`` and the figures of the set."""
+
+    number: int
+    ranks: tuple[Candidate, ...]
+
+
+class SlowSets:
+    """Evidence of sets of the ranks of one job; ``sets`` number who is in one.
+
+    ``with_batch``: they are compared by ratios in which the batch of their replica still is.
+    """
+
+    def __init__(self, sets: PeerGroups, *, with_batch: bool = False) -> None:
+        self._sets = sets
+        self.with_batch = with_batch
+        self.channel = TimingChannel(sets.sizes.size)
+        self._not_before = np.zeros(sets.sizes.size, dtype=np.intp)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there are enough sets, each of two ranks or more, to compare one with the others."""
+        return self._sets.sizes.size >= MIN_PEERS and self._sets.narrowest >= 2
+
+    def forget(self) -> None:
+        """Drop all evidence: ranks are compared with others now."""
+        self.channel.forget()
+
+    def noise_of_ranks(self) -> Noise | None:
+        """Return what is usual of each rank's set, and its noise, [ranks]; None while it is not known."""
+        noise = self.channel.noise
+        if noise is None:
+            return None
+        center, sigma = self._sets.spread_out(noise.center), self._sets.spread_out(noise.sigma)
+        return Noise(center, sigma, noise.samples)
+
+    def refit(
+        self, ratios: Ratios, steps: int, skip: int, *, prior: float, largest_move: float | None
+    ) -> None:
+        """Learn what is usual of sets from the last ``steps`` less the last ``skip`` ones."""
+        x = self._ratios(ratios, steps + skip)
+        means = _over_others(self._means(x[: len(x) - skip]))
+        noise = fit_noise(means, _everyone(means.shape[1]), floor=ratios.config.floor, prior=prior)
+        self.channel.refit(noise, largest_move=largest_move)
+
+    def weigh(self, ratios: Ratios, *, smallest: float, smallest_lasting: Floats) -> None:
+        """Take the last step; effects below the smallest are not sought."""
+        noise = self.channel.noise
+        if noise is None:
+            return
+        residual = _over_others(self._means(self._ratios(ratios, 1)[0])) - noise.center
+        sigma = np.maximum(noise.sigma, scatter(residual))
+        self.channel.weigh(residual, sigma=sigma, smallest=smallest)
+        self.channel.weigh_lasting(
+            _over_others(self._means(self._ratios(ratios, 1, lasting=True)[0])),
+            sigma=sigma,
+            smallest=nan_median(self._sets.gather(smallest_lasting), 1),
+        )
+        self.channel.settle()
+
+    def found(self, ratios: Ratios, ranks: TimingChannel) -> list[SlowSet]:
+        """Return the sets whose evidence suffices alone, not found before; ``ranks`` is their ranks'
+        evidence."""
+        over = (self.channel.scores() >= 1.0) & ~self.channel.raised
+        due = np.flatnonzero(over & (self._not_before <= ratios.settled)).tolist()
+        slow = (self._slow(ratios, ranks, m) for m in due if self.channel.alone(m))
+        return [one for one in slow if one is not None]
+
+    def take(self, slow: SlowSet) -> None:
+        """Take a set as slow until it recovers."""
+        self.channel.find(slow.number, size=slow.ranks[0].size)
+
+    def put_off(self, ratios: Ratios, slow: SlowSet) -> None:
+        """Look at a set again some steps later."""
+        self._not_before[slow.number] = ratios.settled + _AGAIN
+
+    def wanders(self, ratios: Ratios, slow: SlowSet) -> bool:
+        """Return whether means of healthy sets may be as far off for as long (``gates.wanders``), as where
+        the ranks of one read a shard. Machines may until four times as many steps have been seen before.
+
+        Of a few machines, whose work changes now and then, blocks as long as the slowdown mix what comes
+        before and after; halves of it do less, and show how noise falls with the length of blocks.
+        """
+        held, found = min(ratios.settled, ratios.history.capacity), slow.ranks[0]
+        length = block_length(found)
+        if not self.with_batch and held < (_PAST + 1) * length:
+            return True
+        # Against sets of which one is slow, the others would seem to have become quicker.
+        means = np.delete(self._means(self._ratios(ratios, held)), slow.number, axis=1)
+        steps = min(found.steps, _LONGEST)
+        return is_as_usual(found.size, steps, _over_others(means), block_steps=max(length // 2, 1))
+
+    def _slow(self, ratios: Ratios, ranks: TimingChannel, number: int) -> SlowSet | None:
+        """Date and measure a set's slowdown; None unless most of its ranks show it."""
+        channel, noise, lasting = self.channel, self.channel.noise, self.channel.is_lasting(number)
+        if noise is None:
+            return None
+        bank = channel.lasting if lasting else channel.change
+        steps = min(bank.age_of(number) + LOOK_BEFORE, ratios.settled)
+        series = self._ratios(ratios, steps, lasting=lasting)
+        means = _over_others(self._means(series))
+        means = means if lasting else means - noise.center
+        sigma = float(noise.sigma[number])
+        onset = locate_onset(means[:, number], sigma)
+        since = means[onset.index :]
+        members = self._sets.members[number]
+        members = members[members >= 0]
+        usual = 0.0 if lasting or ranks.noise is None else ranks.noise.center[members]
+        if self.with_batch and not lasting:
+            usual = usual + noise.center[number]
+        own = series[onset.index :, members] - usual
+        if np.mean(nan_median(own) >= _HALF * nan_median(since[:, number])) < MOST_OF_MACHINE:
+            return None
+        x = self._sets.spread_out(since)
+        effect, baseline = nan_median(x), 0 if lasting else noise.samples
+        slow = (
+            Candidate(
+                timing="compute",
+                rank=rank,
+                lasting=lasting,
+                onset=date_onset(ratios, rank, onset, steps=len(means)),
+                x=x,
+                effect=effect,
+                sigma=sigma,
+                baseline=baseline,
+            )
+            for rank in members.tolist()
+        )
+        return SlowSet(number, tuple(slow))
+
+    def _ratios(self, ratios: Ratios, steps: int, *, lasting: bool = False) -> Floats:
+        """Return the ratios that sets are compared by in the last steps, [<= steps, ranks]."""
+        if self.with_batch:
+            return ratios.with_batch(steps)
+        return ratios.history.last(series_of("compute", lasting=lasting), steps)
+
+    def _means(self, x: Floats) -> Floats:
+        """Return the mean of each set, [..., sets] of ``x`` [..., ranks]."""
+        return nan_mean(self._sets.gather(x), axis=-1)
+
+
+def _over_others(means: Floats) -> Floats:
+    """Return ``means`` [..., sets] less the median of the others."""
+    over: Floats = means - peer_median(means, _everyone(means.shape[-1]))
+    return over
+
+
+@cache
+def _everyone(sets: int) -> PeerGroups:
+    return PeerGroups.of(np.zeros(sets, dtype=np.intp))

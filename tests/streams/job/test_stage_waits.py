@@ -18,13 +18,15 @@ def waiting(
     until=None,
     work=1.0,
     one=None,
+    first=RANKS,
     coords=None,
     silent_ranks=(),
     silent=ONSET,
     usual=0.05,
     grows=0,
 ):
-    """Return a job whose ranks, or ``one`` of them, wait ``longer`` for data from ONSET on.
+    """Return a job whose ranks, or ``one`` of them, or the ``first`` ones, wait ``longer`` for data from
+    ONSET on.
 
     ``silent_ranks`` ranks send nothing from the step of ``silent`` on; of the others a twentieth of the rows
     is lost.
@@ -34,7 +36,7 @@ def waiting(
     compute[ONSET:until] *= work
     data = usual * np.exp(0.2 * rng.normal(size=compute.shape))
     rise = np.minimum(np.arange(1, STEPS - ONSET + 1) / max(grows, 1), 1.0)[:, None]
-    ranks = slice(None) if one is None else slice(one, one + 1)
+    ranks = slice(first) if one is None else slice(one, one + 1)
     data[ONSET:until, ranks] += (longer * rise)[: len(data[ONSET:until])]
     step = np.repeat((compute + data).max(axis=1, keepdims=True) + 0.02, RANKS, axis=1)
     wait = step - compute - data - 0.02
@@ -84,6 +86,16 @@ def test_a_wait_that_grows_is_found():
     """Fifty steps to a third more."""
     (raised,) = job_level(run(waiting(0.4, grows=50)))
     assert list(raised.hypotheses) == ["data"]
+
+
+@pytest.mark.parametrize("first", [7, 9, 12])
+def test_a_wait_for_data_of_most_ranks_is_the_jobs_and_of_fewer_their_own(first):
+    """Beyond half of them there is nobody to compare with who is known to be as usual."""
+    findings = run(waiting(0.5, first=first))
+    named = {s.subject.rank for s in findings if s.subject.rank is not None}
+    assert named == (set(range(first)) if first <= RANKS / 2 else set())
+    told = [list(s.hypotheses) for s in job_level(findings) if s.state == "raise"]
+    assert told == ([] if first <= RANKS / 2 else [["data"]])
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ what ``slow_network`` cannot: waits outside of collectives, and those that come 
 no usual time to take a ratio to.
 
 W = min over ranks of the wait in each step [s]; of the wait for data what more than half of the ranks take at
-least, for then there is nobody to compare them with. It has become longer when 90 % of the last steps (10, and 20
-seconds, at least) exceed m + 5 sigma, with median m and robust sd sigma (1 % of a step at least) of the steps
-before, and step / (step - (W - m)) >= 1.10; it goes on while half of the last 10 steps exceed it. Only a rise
-without a change of the work counts, and none while a rank has fallen silent.
+least, for then there is nobody to compare them with. It has become longer when 90 % of the last steps (10,
+and 20 seconds, at least) exceed m + 5 sigma, with median m and robust sd sigma (1 % of a step at least) of
+the steps before, and step / (step - (W - m)) >= 1.10; it goes on while half of the last 10 steps exceed it.
+Only a rise without a change of the work counts, and none while a rank has fallen silent.
 """
 
 import math

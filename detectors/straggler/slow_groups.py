@@ -1,4 +1,4 @@
-"""Ranks of one parallel group, over several machines, that became slow as one: one cause, one finding.
+"""Ranks of one parallel group that became slow as one: one cause, one finding.
 
 When a rank is found slow, its effect e_r since its onset is known for all ranks. A group G of it explains the
 slowness better than single ranks and machines do where
@@ -88,10 +88,19 @@ class GroupFamilies:
         return cls({"replica": batches.replica}, {}, batches.node)
 
     def of(self, rank: int) -> Iterator[tuple[str, Ints]]:
-        """Yield the groups of ``rank`` that stand on several machines and are half of the job at most."""
+        """Yield the groups of ``rank`` that are half of the job at most, and no machine by themselves.
+
+        Ranks of one machine that wait for each other within their compute are none here: they are gathered
+        when all of them are found (``straggler.tensor_group``).
+        """
+        machine, waiting = self.node == self.node[rank], np.zeros(self.node.size, dtype=np.bool_)
         for family, labels in self.labels.items():
-            members = np.flatnonzero(labels == labels[rank])
-            if not 2 <= members.size <= labels.size / 2 or np.ptp(self.node[members]) == 0:
+            group = labels == labels[rank]
+            waiting |= group if family in WAITING else False
+            members = np.flatnonzero(group)
+            if not 2 <= members.size <= labels.size / 2:
+                continue
+            if machine[members].all() and (group[machine].all() or waiting[members].all()):
                 continue
             # More than coordinates distinguish them.
             if family in self.places and np.unique(self.places[family][members]).size < members.size:

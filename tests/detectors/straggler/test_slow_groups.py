@@ -62,6 +62,25 @@ def test_what_a_group_does_not_explain_is_no_group(slow):
     assert SlowGroups(families()).take(found(33, effects(slow)), 100) is None
 
 
+# Pipelines of four stages, two on each machine.
+PIPELINES = {"dp": AT // 4, "pp": AT % 4, "tp": 0 * AT - 1, "cp": 0 * AT - 1, "ep": 0 * AT - 1}
+
+
+def test_a_replica_on_one_machine_is_a_group_unless_all_of_the_machine_is_slow():
+    taken = SlowGroups(families(PIPELINES)).take(found(20, effects(np.arange(20, 24))), 100)
+    assert taken is not None
+    assert (taken.family, taken.members.tolist()) == ("replica", [20, 21, 22, 23])
+    assert SlowGroups(families(PIPELINES)).take(found(20, effects(np.arange(16, 24))), 100) is None
+    whole = PIPELINES | {"dp": NODE}
+    assert SlowGroups(families(whole)).take(found(20, effects(np.arange(16, 24))), 100) is None
+
+
+def test_ranks_of_one_machine_that_wait_within_their_compute_are_no_group_here():
+    """They are gathered when all of them are found, and one may be slower than the others."""
+    coords = PIPELINES | {"pp": 0 * AT - 1, "tp": AT % 4}
+    assert not list(families(coords).of(20))
+
+
 def test_what_was_not_read_speaks_against_no_group():
     """As long as most of its ranks were."""
     effect = effects(GROUP)

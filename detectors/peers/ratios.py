@@ -227,7 +227,7 @@ class Ratios:
             self._learn_classes()
         look = self.settled in _POSITIONS_SOON or self.settled % _POSITIONS_AGAIN == 0
         regrouped = look and self.settled >= self.config.learn and self._learn_positions()
-        self.kind = classify(self._last_ratios()[:, ~self.left_out])
+        self.kind = classify(self._last_ratios())
         return regrouped
 
     def leave_out(self, suspects: Bools) -> Floats | None:
@@ -272,22 +272,18 @@ class Ratios:
     def lasting_spread(self) -> float:
         """Return how much ranks differ from their peers for good: robust sd of their usual log ratios.
 
-        Ranks of one role on hardware shared with others differ by 4 to 9 %, on their own by under 1 %. Usual
-        ratios are compared within the role once more: where nearly half of it is slow, the median of a step
-        is that of its slowest healthy ranks, and all of these seem to be quicker by the noise of a step.
+        Ranks of one role on hardware shared with others differ by 4 to 9 %, on their own by under 1 %.
         """
         usual = nan_median(self._last_ratios())
-        if self.groups.peers.any():
-            usual = self._against_role(usual)
-        usual = usual[~self.left_out]
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
 
     def _last_ratios(self) -> Floats:
-        """Return log ratios to role peers, [steps, ranks].
+        """Return log ratios to role peers of those that are compared with, [steps, ranks].
 
         Where no rank has a peer in its role, those to all ranks' usual times stand for them.
         """
-        return self.history.last("role" if self.groups.peers.any() else "x", min(self.settled, 50))
+        ratios = self.history.last("role" if self.groups.peers.any() else "x", min(self.settled, 50))
+        return ratios[:, ~self.left_out] if self.left_out.any() else ratios
 
     def raw_role(self, steps: int) -> Floats:
         """Return log ratios to role peers as measured, with no work taken out, [steps, ranks]."""

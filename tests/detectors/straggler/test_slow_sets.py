@@ -77,12 +77,12 @@ REPLICA = np.tile(np.arange(REPLICAS), STAGES)
 WHOLE = set(np.flatnonzero(REPLICA == 7).tolist())
 
 
-def run_replicas(slowness, *, steps=260, batch=0.05, own=0.01, seed=1):
+def run_replicas(slowness, *, steps=260, batch=0.05, lingers=0.0, own=0.01, seed=1):
     """Return in which step each rank was found slow, and who is slow in the end; ``slowness(step)`` [ranks]
     is a factor of what a rank takes.
 
-    Each replica draws a batch of another size in every step (log sd ``batch``) for its rank of either stage;
-    a stage is half of the machines.
+    Each replica draws a batch of another size in every step (log sd ``batch``), and in every 40th one a shard
+    (``lingers``), for its rank of either stage; a stage is half of the machines.
     """
     rng, ranks = np.random.default_rng(seed), STAGES * REPLICAS
     node = np.arange(ranks) // 4
@@ -92,7 +92,9 @@ def run_replicas(slowness, *, steps=260, batch=0.05, own=0.01, seed=1):
     nan, ts = np.full(ranks, np.nan), 1000.0
     found: dict[int, int] = {}
     for s in range(steps):
-        drawn = batch * rng.normal(size=REPLICAS)[REPLICA] + own * rng.normal(size=ranks)
+        if s % 40 == 0:
+            shard = lingers * rng.normal(size=REPLICAS)
+        drawn = (batch * rng.normal(size=REPLICAS) + shard)[REPLICA] + own * rng.normal(size=ranks)
         work = np.exp(drawn) * slowness(s)
         ts += work.max()
         times = StepTimes(
@@ -123,13 +125,14 @@ def test_a_replica_that_was_slow_recovers_and_may_be_slow_again():
     def slowness(step):
         return slowed_replica(1.25, end=ONSET + 60)(step) * slowed_replica(1.25, begin=ONSET + 150)(step)
 
-    assert run_replicas(slowness, steps=ONSET + 140)[1] == set()
-    assert run_replicas(slowness, steps=ONSET + 200)[1] == WHOLE
+    assert run_replicas(slowness, batch=0.03, steps=ONSET + 140)[1] == set()
+    assert run_replicas(slowness, batch=0.03, steps=ONSET + 200)[1] == WHOLE
 
 
+@pytest.mark.parametrize("lingers", [0.0, 0.05])
 @pytest.mark.parametrize("seed", range(4))
-def test_uneven_batches_are_no_slow_replica(seed):
-    assert not run_replicas(lambda _: 1.0, steps=500, seed=seed)[0]
+def test_uneven_batches_and_shards_are_no_slow_replica(seed, lingers):
+    assert not run_replicas(lambda _: 1.0, steps=500, seed=seed, lingers=lingers)[0]
 
 
 def test_one_rank_of_a_replica_is_slow_by_itself():

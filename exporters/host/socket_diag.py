@@ -5,6 +5,7 @@ Only their numbers are read: no data, and no process is named. No privileges are
 
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -89,11 +90,14 @@ def parse(reply: bytes) -> tuple[list[Connection], bool]:
     while at + _NETLINK.size <= len(reply):
         size, kind, _, _, _ = _NETLINK.unpack_from(reply, at)
         body = reply[at + _NETLINK.size : at + size]
-        if kind == _DONE or size < _NETLINK.size or at + size > len(reply):
+        if size < _NETLINK.size or at + size > len(reply):
             return found, False
-        if kind == _ERROR:
-            number = -int.from_bytes(body[:4], "little", signed=True)
+        # The end has an error too, of a list that was broken off.
+        number = -int.from_bytes(body[:4], sys.byteorder, signed=True) if kind in (_ERROR, _DONE) else 0
+        if number:
             raise OSError(number, "the kernel does not list its sockets")
+        if kind in (_ERROR, _DONE):
+            return found, False
         if kind == _SOCK_DIAG_BY_FAMILY:
             # Some have no numbers, and others may follow.
             listed = True

@@ -45,6 +45,7 @@ class _Folder:
         All at once: a reading that takes longer than a tick makes no rank later than others of its node.
         """
         found: list[_Row] = []
+        errors = self.files.errors
         try:
             for path, lines in self.files.read():
                 steps = self.processes.setdefault(path, RankSteps())
@@ -53,9 +54,10 @@ class _Folder:
                 self.unused["sequence_changed"] += steps.changes - changes
                 found += self._of_job(path, steps, rows)
         except OSError as error:
-            self.unused["unreadable"] += 1
-            if self.unused["unreadable"] == 1:
-                _log.warning("the files of NCCL Inspector cannot be read: %s", error)
+            errors.append(error)
+        if errors and not self.unused["unreadable"]:
+            _log.warning("files of NCCL Inspector cannot be read: %s", errors[0])
+        self.unused["unreadable"] += len(errors)
         self.rows.extend(found)
         for gone in self.processes.keys() - self.files.paths():
             del self.processes[gone]

@@ -22,19 +22,31 @@ class _File:
 
 @dataclass(slots=True)
 class LogFiles:
-    """The files ``*.log`` in ``folder`` and in its folders, which are one for each job."""
+    """The files ``*.log`` in ``folder`` and in its folders, which are one for each job.
+
+    ``errors`` are those of the files that the last reading could not read, for they are another user's.
+    """
 
     folder: Path
+    errors: list[OSError] = field(default_factory=list)
     _files: dict[Path, _File] = field(default_factory=dict)
     _started: bool = False
 
     def read(self) -> Iterator[tuple[Path, list[bytes]]]:
-        """Yield the complete new lines of each file that has any. Raises ``OSError``."""
+        """Yield the complete new lines of each file that has any. Raises ``OSError`` for the folder."""
+        self.errors.clear()
         paths = sorted([*self.folder.glob("*.log"), *self.folder.glob("*/*.log")])[-MAX_FILES:]
         for gone in self._files.keys() - set(paths):
             del self._files[gone]
         for path in paths:
-            if lines := self._lines(path):
+            try:
+                lines = self._lines(path)
+            except FileNotFoundError:
+                continue  # gone since it was listed
+            except OSError as error:
+                self.errors.append(error)
+                continue
+            if lines:
                 yield path, lines
         self._started = True
 

@@ -87,6 +87,17 @@ def test_a_kernel_without_one_family_lists_the_other(monkeypatch):
         assert list(connections())
 
 
+@pytest.mark.parametrize("kind", [2, 3], ids=["error", "done"])
+def test_a_list_that_is_broken_off_is_an_error_and_one_that_ends_is_none(kind):
+    def message(number):
+        return struct.pack("=IHHIIi", 20, kind, 2, 0, 0, number)
+
+    assert parse(message(0)) == ([], False)
+    with pytest.raises(OSError, match="does not list") as refused:
+        parse(message(-105))
+    assert refused.value.errno == 105
+
+
 @pytest.fixture(scope="module")
 def reply():
     with pair(), listed(socket.AF_INET) as held:

@@ -190,6 +190,18 @@ def test_of_a_file_that_is_there_already_the_end_is_read(tmp_path, monkeypatch):
     assert read(files) == {"new.log": [b"from the beginning"], "old.log": [b"from the beginning too"]}
 
 
+def test_a_file_that_cannot_be_read_hides_no_other(tmp_path, make_collector, instants):
+    """Such as one of another user; it is counted."""
+    writer = Writer(tmp_path, ranks=1, per_node=1)
+    writer.run(20)
+    (tmp_path / "node-0" / "a.log").mkdir()
+
+    collector = make_collector(tmp_path / "node-0")
+
+    assert len(rows_of(collector, instants)) >= 10
+    assert unused(collector, "unreadable") == 1
+
+
 def test_a_file_that_is_gone_is_forgotten(tmp_path):
     """Its name may come again."""
     files = LogFiles(tmp_path)

@@ -102,11 +102,13 @@ class SlowSets:
         noise = self.channel.noise
         if noise is None:
             return
-        residual = _over_others(self._means(self._ratios(ratios, 1)[0])) - noise.center
+        # By ratios with the batch in them both questions are asked of the same number.
+        now = self._of_last(ratios)
+        residual = now - noise.center
         sigma = np.maximum(noise.sigma, scatter(residual))
         self.channel.weigh(residual, sigma=sigma, smallest=smallest)
         self.channel.weigh_lasting(
-            _over_others(self._means(self._ratios(ratios, 1, lasting=True)[0])),
+            now if self.with_batch else self._of_last(ratios, lasting=True),
             sigma=sigma,
             smallest=nan_median(self._sets.gather(smallest_lasting), 1),
         )
@@ -188,6 +190,10 @@ class SlowSets:
         if self.with_batch:
             return ratios.with_batch(steps)
         return ratios.history.last(series_of("compute", lasting=lasting), steps)
+
+    def _of_last(self, ratios: Ratios, *, lasting: bool = False) -> Floats:
+        """Return by how much each set is over the others in the last step, [sets]."""
+        return _over_others(self._means(self._ratios(ratios, 1, lasting=lasting)[0]))
 
     def _means(self, x: Floats) -> Floats:
         """Return the mean of each set, [..., sets] of ``x`` [..., ranks]."""

@@ -47,7 +47,7 @@ _PAST, _PAST_OF_BATCHES = 4, 2
 _LONGEST = 100
 
 
-# Chosen: a set that is no fault is looked at again after so many steps: all its ratios are made anew for it.
+# Steps after which a replica is looked at again. Chosen: the ratios of all steps held are made anew for it.
 _AGAIN = 5
 
 
@@ -117,18 +117,16 @@ class SlowSets:
     def found(self, ratios: Ratios, ranks: TimingChannel) -> list[SlowSet]:
         """Return the sets whose evidence suffices alone, not found before; ``ranks`` is their ranks'
         evidence."""
-        over = (self.channel.scores() >= 1.0) & ~self.channel.raised
-        due = np.flatnonzero(over & (self._not_before <= ratios.settled)).tolist()
-        slow = (self._slow(ratios, ranks, m) for m in due if self.channel.alone(m))
+        over = (self.channel.scores() >= 1.0) & ~self.channel.raised & (self._not_before <= ratios.settled)
+        due = [m for m in np.flatnonzero(over).tolist() if self.channel.alone(m)]
+        if self.with_batch:
+            self._not_before[due] = ratios.settled + _AGAIN
+        slow = (self._slow(ratios, ranks, m) for m in due)
         return [one for one in slow if one is not None]
 
     def take(self, slow: SlowSet) -> None:
         """Take a set as slow until it recovers."""
         self.channel.find(slow.number, size=slow.ranks[0].size)
-
-    def put_off(self, ratios: Ratios, slow: SlowSet) -> None:
-        """Look at a set again some steps later."""
-        self._not_before[slow.number] = ratios.settled + _AGAIN
 
     def wanders(self, ratios: Ratios, slow: SlowSet) -> bool:
         """Return whether means of healthy sets may be as far off for as long (``gates.wanders``), as where

@@ -347,7 +347,7 @@ class StragglerDetector:
                 noise = fit_noise(window, groups, floor=config.floor, prior=spread)
                 self.channels[name].refit(noise, largest_move=largest_move)
                 for sets in (self._machines, self._of_batches) if name == "compute" else ():
-                    if sets.comparable:
+                    if sets.comparable and (ratios.shares_batches or not sets.with_batch):
                         sets.refit(ratios, n, skip, prior=prior, largest_move=largest_move)
 
     def _judge(self, timing: Timing) -> list[SlowRank]:
@@ -489,7 +489,6 @@ class StragglerDetector:
             if len(passed) < MOST_OF_MACHINE * len(one.ranks):
                 if sets.with_batch:
                     self._keep_apart(channel.raised)
-                    sets.put_off(ratios, one)
                 continue
             sets.take(one)
             for found in one.ranks:

@@ -20,6 +20,11 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
 
+# Steps for which a position of work counts after it was seen last. Chosen: work lingers for some tens to some
+# hundreds of steps; of faults weeks apart, two pairs of a machine may well be two.
+_REMEMBERED_STEPS = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class SharedWork:
     """``experts`` and ``batches`` number, each [ranks], who gets work together (-1: the rank is in no such
@@ -95,17 +100,20 @@ class MovingWork:
     machine that were slow in the course of a job.
 
     Two sets without a common rank are enough: by chance, of pairs of eight ranks, they are seen in one of 49
-    cases, and two pairs seldom fail.
+    cases, and two pairs seldom fail soon one after the other. One that was seen long before is forgotten.
     """
 
     shared: SharedWork
-    _seen: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
+    _seen: dict[int, dict[tuple[int, ...], int]] = field(default_factory=dict)
 
-    def see(self, rank: int, slow: Bools) -> bool:
-        """Take the ranks that are as ``slow`` [ranks] as ``rank``; return whether they may be a position."""
+    def see(self, rank: int, slow: Bools, step: int) -> bool:
+        """Take the ranks that are as ``slow`` [ranks] as ``rank`` at ``step``; return whether they may be a
+        position."""
         found = False
         for stride, sets in self.shared.strided(rank, slow):
-            self._seen.setdefault(stride, set()).add(tuple(sets.tolist()))
+            seen = self._seen.get(stride, {})
+            recent = {one: last for one, last in seen.items() if step - last <= _REMEMBERED_STEPS}
+            self._seen[stride] = recent | {tuple(sets.tolist()): step}
             found = True
         return found
 

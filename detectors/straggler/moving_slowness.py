@@ -115,7 +115,7 @@ class MovingSlowness:
         """Return those who are not slow as the ranks at one position are that work moves between."""
         slow = {f.rank: f.effect >= _STILL * f.size for f in confirmed}
         for rank, with_it in slow.items():
-            if self._work.see(rank, with_it):
+            if self._work.see(rank, with_it, ratios.settled):
                 self._slow_with[rank] = with_it
         beyond = [f for f in confirmed if not self._work.explains(f.rank, slow[f.rank])]
         for rank in slow.keys() - {f.rank for f in beyond}:

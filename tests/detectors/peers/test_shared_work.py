@@ -97,9 +97,18 @@ def test_a_position_shows_itself_in_two_sets():
     """The same set twice is one, and so is one that grows."""
     moving = MovingWork(SharedWork.from_numbers(RANK, TWO_NODES))
     for ranks in ([3, 7], [3, 7], [1, 3, 5, 7]):
-        assert moving.see(3, slow(ranks))
+        assert moving.see(3, slow(ranks), 100)
         assert not moving.explains(3, slow(ranks))
-    assert not moving.see(9, slow([9, 10]))
-    assert moving.see(9, slow([9, 13]))
+    assert not moving.see(9, slow([9, 10]), 200)
+    assert moving.see(9, slow([9, 13]), 200)
     assert moving.explains(3, slow([3, 7]))
     assert not moving.explains(3, slow([3]))
+
+
+def test_a_position_that_was_seen_long_ago_is_forgotten():
+    """Two pairs of a machine that fail a week apart are two faults."""
+    for later, moved in ((1000, True), (1001, False)):
+        moving = MovingWork(SharedWork.from_numbers(RANK, TWO_NODES))
+        moving.see(3, slow([3, 7]), 50)
+        moving.see(9, slow([9, 13]), 50 + later)
+        assert moving.explains(9, slow([9, 13])) == moved

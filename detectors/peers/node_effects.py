@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.peers.peers import MIN_PEERS, PeerGroups, group_median
-from detectors.robust import nan_median
+from detectors.robust import nan_median, spread
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -29,6 +29,14 @@ ONE_CLASS = 0.35
 # Chosen: models and power limits differ by more; machines that differ by less are compared as they are.
 _LEAST_CLASS = float(np.log(1.1))
 
+# Steps before the last ones that show what is usual of a machine with most of a role. Chosen: their median
+# absolute deviation is known to a third.
+_LEAST_PAST = 15
+
+# By how much and by how many sigmas of a step such a machine falls behind, at least, and the share of it that
+# must be its own rise. Chosen: it is suspected by that, and what its ranks then show decides.
+_LEAST_RISE, _CLEAR_SIGMAS, _ITS_OWN = float(np.log(1.05)), 3.0, 0.5
+
 # Ranks on every machine from which it is distinguished from them. Chosen: a median of fewer follows one rank.
 _RANKS = 4
 
@@ -44,6 +52,33 @@ def suspected(suspects: Bools, nodes: PeerGroups, groups: PeerGroups) -> Bools:
     worth = (within >= _SHARE * groups.sizes) & (groups.sizes - within >= MIN_PEERS)
     found &= worth[groups.index]
     return found
+
+
+def slowed_majority(v: Floats, nodes: PeerGroups, groups: PeerGroups) -> Bools:
+    """Return the ranks of a machine with more than half of a role that slowed by itself, [ranks].
+
+    ``v`` [steps, ranks] are logs of seconds. Compared with a median that is its own, such a machine stays as
+    it is and the others seem to become quicker. It slowed where its ranks fell behind the others of their
+    role in each of the last steps, by half of what they usually do by now or more, and take longer than they
+    did.
+    """
+    slowed: Bools = np.zeros(v.shape[1], dtype=np.bool_)
+    if len(v) < _LEAST_PAST + LATELY:
+        return slowed
+    for members in groups.members:
+        role = members[members >= 0]
+        machine = np.bincount(nodes.index[role]).argmax()
+        mine, others = role[nodes.index[role] == machine], role[nodes.index[role] != machine]
+        if mine.size <= others.size or others.size < MIN_PEERS:
+            continue
+        own, apart = nan_median(v[:, mine], 1), nan_median(v[:, mine], 1) - nan_median(v[:, others], 1)
+        usual, noise = float(nan_median(apart[:-LATELY])), float(spread(apart[:-LATELY]))
+        behind = float(nan_median(apart[-LATELY:])) - usual
+        rose = float(nan_median(own[-LATELY:]) - nan_median(own[:-LATELY])) >= _ITS_OWN * behind
+        each = bool((apart[-LATELY:] - usual >= _ITS_OWN * behind).all())
+        if behind >= max(_LEAST_RISE, _CLEAR_SIGMAS * noise) and rose and each:
+            slowed[mine] = True
+    return slowed
 
 
 def slow_class(usual: Floats, nodes: PeerGroups, *, least: float = _LEAST_CLASS) -> Bools:

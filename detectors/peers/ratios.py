@@ -34,7 +34,7 @@ import numpy.typing as npt
 from detectors.peers.batches import Batches
 from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
-from detectors.peers.node_effects import slow_class, suspected
+from detectors.peers.node_effects import slow_class, slowed_majority, suspected
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.positions import Positions
 from detectors.peers.replicas import Replicas
@@ -268,6 +268,13 @@ class Ratios:
         v = self.history.last("v", min(self.settled, self.config.history))
         self._rewrite(v, self._role_ratio(v))
         return True
+
+    def slowed_majority(self) -> Bools:
+        """Return the ranks of machines with most of a role that slowed by themselves, [ranks]."""
+        if self.asynchronous or 2 * self.nodes.members.shape[1] <= self.groups.narrowest:
+            return np.zeros(self.ranks, dtype=np.bool_)
+        v = self.history.last("v", min(self.settled, self.config.history))
+        return slowed_majority(v, self.nodes, self.groups)
 
     def lasting_spread(self) -> float:
         """Return how much ranks differ from their peers for good: robust sd of their usual log ratios.

@@ -113,8 +113,10 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
     """
     if not found.size >= np.log1p(_least_effect(ratios, found)):
         return False
-    # The median belongs to the majority: with half of the ranks slow, "slow" and "usual" change places.
-    if over.sum() > ratios.ranks / 2 or not found.is_persistent:
+    # The median belongs to the majority: with half of those slow who are compared with, "slow" and "usual"
+    # change places.
+    compared = ~ratios.left_out
+    if 2 * np.count_nonzero(over & compared) > np.count_nonzero(compared) or not found.is_persistent:
         return False
     if found.timing == "data":
         # A rank loads its data by itself: no role, wait or amount of work makes it load longer.

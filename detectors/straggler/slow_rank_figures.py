@@ -175,7 +175,7 @@ def job_ratio(ratios: Ratios, found: Candidate, over: Bools, *, job_pace: float)
 
 def _job_pace(ratios: Ratios, rank: int, when: slice) -> float:
     """Return step seconds per second of the peers' compute: the job's speed, whatever its work is then."""
-    peers = ratios.mates(rank)
+    peers = ratios.mates(rank) & ~ratios.left_out
     if not peers.any():
         peers = np.arange(ratios.ranks) != rank
     step, compute = (ratios.history.last(s, ratios.settled)[when] for s in ("step", "compute"))

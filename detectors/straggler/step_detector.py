@@ -367,7 +367,8 @@ class StragglerDetector:
         over = (channel.scores() >= 1.0) & ~channel.raised
         if timing == "compute":
             # What always was so is no machine's change: a stage may fill a node.
-            moved = self.ratios.leave_out(channel.raised | (over & channel.changed))
+            suspects = channel.raised | (over & channel.changed) | self.ratios.slowed_majority()
+            moved = self.ratios.leave_out(suspects)
             if moved is not None:
                 channel.move(moved)
             self._keep_apart(channel.raised)
@@ -577,6 +578,8 @@ class StragglerDetector:
         """Return the noise of this very step over all ranks."""
         if name != "compute":
             return scatter(residual)
+        # Suspected machines are compared with the others: what they show is no noise of these.
+        residual = np.where(self.ratios.left_out, np.nan, residual)
         before = self.ratios.history.last("x", 1 + LATELY)[:-1] - noise.center
         return step_noise(residual, before, self.ratios.nodes, usual=float(noise.sigma.min()))
 

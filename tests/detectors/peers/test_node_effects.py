@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from detectors.peers.node_effects import LATELY, alike, scatter, slow_class, step_noise, suspected
+from detectors.peers.node_effects import (
+    LATELY,
+    alike,
+    scatter,
+    slow_class,
+    slowed_majority,
+    step_noise,
+    suspected,
+)
 from detectors.peers.peers import PeerGroups
 
 
@@ -113,3 +121,20 @@ def test_half_of_a_machine_is_no_class():
     """Its ranks differ, whatever their median is."""
     usual = np.where(np.arange(32) % 8 < 4, 0.5, 0.0)
     assert not slow_class(usual, machines(4)).any()
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "expected"),
+    [(0.3, 0.0, True), (0.3, 0.3, False), (0.0, -0.3, False), (0.03, 0.0, False), (0.2, -0.1, True)],
+)
+def test_a_machine_with_most_of_a_role_slowed_if_it_fell_behind_by_its_own(mine, others, expected):
+    """Not all of a job, not the others that became quicker, and nothing small."""
+    nodes, everyone = PeerGroups.of([0] * 8 + [1] * 6), PeerGroups.of(np.zeros(14))
+    v = 0.01 * np.random.default_rng(3).normal(size=(60, 14))
+    v[-20:, :8] += mine
+    v[-20:, 8:] += others
+    assert slowed_majority(v, nodes, everyone).tolist() == [expected] * 8 + [False] * 6
+    assert not slowed_majority(v, PeerGroups.of([0] * 7 + [1] * 7), everyone).any()
+    assert not slowed_majority(v[:, :10], PeerGroups.of([0] * 8 + [1] * 2), PeerGroups.of(np.zeros(10))).any()
+    v[-2] = 0.0
+    assert not slowed_majority(v, nodes, everyone).any()

@@ -10,12 +10,13 @@ ON_NODE = 8
 CHANGED, ENDED, STEPS = 100, 200, 280
 
 
-def judged(factor, *, nodes, noise=0.01, placed=True, seed=1):
+def judged(factor, *, nodes, on_last=ON_NODE, noise=0.01, placed=True, seed=1):
     """Return what became of the ranks: step and ratio at which each was found slow, and the detector.
 
-    ``factor`` of the step [nodes] is how much longer a node takes; ``placed``: who shares a node is known.
+    ``factor`` of the step [nodes] is how much longer a node takes; ``placed``: who shares a node is known;
+    ``on_last``: the ranks on the last node.
     """
-    rng, ranks = np.random.default_rng(seed), nodes * ON_NODE
+    rng, ranks = np.random.default_rng(seed), (nodes - 1) * ON_NODE + on_last
     node = np.arange(ranks) // ON_NODE
     detector = StragglerDetector(ranks, np.zeros(ranks, dtype=np.intp), nodes=node if placed else None)
     usual, nan = 1 + 0.003 * rng.normal(size=ranks), np.full(ranks, np.nan)
@@ -51,6 +52,28 @@ def test_slow_machines_are_measured_by_the_others(nodes, which, by):
     ratios = [described.ratio for rank in ranks if (described := detector.describe("compute", rank))]
     assert len(ratios) == len(ranks)
     assert np.median(ratios) == pytest.approx(by, abs=0.004)
+
+
+@pytest.mark.parametrize("on_last", [3, 6])
+@pytest.mark.parametrize("by", [1.15, 1.3, 2.0])
+def test_a_machine_with_most_of_the_job_is_slow_by_its_own_past(by, on_last):
+    """Compared with its own median it would stay as it was, and the few others become quicker."""
+    found, detector = judged(slow(2, {0}, by, until=ENDED), nodes=2, on_last=on_last)
+    assert sorted(found) == list(range(ON_NODE))
+    assert max(step for step, _ in found.values()) <= 20
+    assert np.median([ratio for _, ratio in found.values()]) == pytest.approx(by, rel=0.03)
+    assert not detector.held()
+
+
+@pytest.mark.parametrize("on_last", [3, 6])
+def test_the_few_that_become_quicker_make_no_machine_slow(on_last):
+    """Nor does more work for all, or for a step."""
+    for factor in (
+        lambda s: [1.0, 1 / 1.3 if s >= CHANGED else 1.0],
+        lambda s: [1.3, 1.3] if s >= CHANGED else [1.0, 1.0],
+        lambda s: [1.3 if s % 20 == 0 else 1.0, 1.0],
+    ):
+        assert not judged(factor, nodes=2, on_last=on_last)[0]
 
 
 def test_without_nodes_half_a_job_hides_itself():

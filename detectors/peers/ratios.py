@@ -25,6 +25,7 @@ of a popular expert do (``positions``).
 Arrays are [ranks] per step, [steps, ranks] over the window; NaN was not read.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,6 +70,9 @@ _WORK_REFIT = 50
 # Steps after which positions are sought, and from one look to the next later on. Chosen: an expert lasts some
 # tens of steps, and a look takes as long as ten steps of a large job.
 _POSITIONS_SOON, _POSITIONS_AGAIN = (20, 40, 80, 160), 320
+
+# Steps whose median is a rank's usual ratio. Chosen: known to a fifth of the noise of a step.
+_SPREAD_STEPS = 50
 
 # Amounts or replicas explain the work if the spread falls to this share. Chosen: any fit takes a little away.
 _WORK_GAIN = 0.7
@@ -284,12 +288,26 @@ class Ratios:
         usual = nan_median(self._last_ratios())
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
 
+    def spread_without(self, ranks: Bools) -> float:
+        """Return how much ranks differ from their peers for good beside some ``ranks`` [ranks], by twice the
+        standard error of that on the safe side.
+
+        Where a third of a role is slow, the median of a step is that of its slowest healthy ranks, and all of
+        these seem to be quicker by the noise of a step: their usual ratios are compared once more.
+        """
+        role = self.history.last("role", min(self.settled, _SPREAD_STEPS))
+        usual = np.where(ranks | self.left_out, np.nan, nan_median(role))
+        usual = np.abs(usual - peer_median(usual, self.groups))
+        others = np.count_nonzero(np.isfinite(usual))
+        return 1.4826 * float(nan_median(usual)) * (1.0 + 2.0 / np.sqrt(others)) if others else math.inf
+
     def _last_ratios(self) -> Floats:
         """Return log ratios to role peers of those that are compared with, [steps, ranks].
 
         Where no rank has a peer in its role, those to all ranks' usual times stand for them.
         """
-        ratios = self.history.last("role" if self.groups.peers.any() else "x", min(self.settled, 50))
+        series = "role" if self.groups.peers.any() else "x"
+        ratios = self.history.last(series, min(self.settled, _SPREAD_STEPS))
         return ratios[:, ~self.left_out] if self.left_out.any() else ratios
 
     def raw_role(self, steps: int) -> Floats:

@@ -1,5 +1,6 @@
 """A suspected slowdown of one rank: dated, and measured since then."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +36,8 @@ class Candidate:
     """A slowdown that is suspected and not confirmed: ``x`` [steps, ranks] since its onset.
 
     ``effect`` [ranks] is the median of ``x`` over its steps, ``sigma`` the noise of the rank's ratio,
-    ``baseline`` the steps its usual ratio was learnt from (0: compared with no baseline).
+    ``baseline`` the steps its usual ratio was learnt from (0: compared with no baseline). ``spread`` is how
+    much the others differ for good, where its machine was found (infinite: elsewhere, and not measured).
     """
 
     timing: Timing
@@ -46,6 +48,7 @@ class Candidate:
     effect: Floats
     sigma: float
     baseline: int
+    spread: float = math.inf
 
     @property
     def steps(self) -> int:

@@ -172,7 +172,7 @@ def _least_effect(ratios: Ratios, found: Candidate) -> float:
         least = least if fixed else config.min_effect_asynchronous
         least = max(least, ASYNCHRONOUS_SIGMAS * found.sigma)
     if found.lasting:
-        unlike = float(np.expm1(UNLIKE_PEERS * ratios.lasting_spread()))
+        unlike = float(np.expm1(UNLIKE_PEERS * min(ratios.lasting_spread(), found.spread)))
         least = max(least, config.min_effect_lasting, unlike)
     return max(least, _COARSE * ratios.resolution, SURE_SIGMAS * found.uncertainty)
 

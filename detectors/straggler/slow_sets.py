@@ -29,7 +29,7 @@ from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_mean, nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate, series_of
-from detectors.straggler.gates import block_length, is_as_usual
+from detectors.straggler.gates import UNLIKE_PEERS, block_length, is_as_usual
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
@@ -42,6 +42,9 @@ _HALF = 0.5
 # show how ranks wander (``gates``), and half of them of replicas, which are many. Of 240 drawn ones whose
 # batches stay 5 % apart for 40 steps, 4 were named without it and none with it.
 _PAST, _PAST_OF_BATCHES = 4, 2
+
+# Chosen: machines that are looked at beside the others alone, slowest first; others may be as slow by then.
+_STAND_OUT = 3
 
 # Chosen: steps of the longest slowdown, to which noise is extrapolated: two doublings of blocks of 25.
 _LONGEST = 100
@@ -70,6 +73,8 @@ class SlowSets:
         self.with_batch = with_batch
         self.channel = TimingChannel(sets.sizes.size)
         self._not_before = np.zeros(sets.sizes.size, dtype=np.intp)
+        # How much the ranks of the others differ for good.
+        self._spread = np.full(sets.sizes.size, np.inf)
 
     @property
     def comparable(self) -> bool:
@@ -96,6 +101,11 @@ class SlowSets:
         means = _over_others(self._means(x[: len(x) - skip]))
         noise = fit_noise(means, _everyone(means.shape[1]), floor=ratios.config.floor, prior=prior)
         self.channel.refit(noise, largest_move=largest_move)
+        self._spread[:] = np.inf
+        if not self.with_batch:
+            lasting = _over_others(self._means(nan_median(self._ratios(ratios, steps, lasting=True))))
+            for number in np.argsort(-np.nan_to_num(lasting))[:_STAND_OUT].tolist():
+                self._spread[number] = ratios.spread_without(self._sets.index == number)
 
     def weigh(self, ratios: Ratios, *, smallest: float, smallest_lasting: Floats) -> None:
         """Take the last step; effects below the smallest are not sought."""
@@ -110,7 +120,10 @@ class SlowSets:
         self.channel.weigh_lasting(
             now if self.with_batch else self._of_last(ratios, lasting=True),
             sigma=sigma,
-            smallest=nan_median(self._sets.gather(smallest_lasting), 1),
+            smallest=np.minimum(
+                nan_median(self._sets.gather(smallest_lasting), 1),
+                np.maximum(smallest, np.expm1(UNLIKE_PEERS * self._spread)),
+            ),
         )
         self.channel.settle()
 
@@ -146,8 +159,19 @@ class SlowSets:
         return is_as_usual(found.size, steps, _over_others(means), block_steps=max(length // 2, 1))
 
     def _slow(self, ratios: Ratios, ranks: TimingChannel, number: int) -> SlowSet | None:
-        """Date and measure a set's slowdown; None unless most of its ranks show it."""
-        channel, noise, lasting = self.channel, self.channel.noise, self.channel.is_lasting(number)
+        """Date and measure a set's slowdown; None unless most of its ranks show it.
+
+        Baselines are drawn to what is usual of all, and what is left of a lasting one looks like a change.
+        """
+        change = None if self.channel.is_lasting(number) else self._measured(ratios, ranks, number)
+        if change is not None or self.channel.lasting.best[number] < self.channel.lasting.h:
+            return change
+        return self._measured(ratios, ranks, number, lasting=True)
+
+    def _measured(
+        self, ratios: Ratios, ranks: TimingChannel, number: int, *, lasting: bool = False
+    ) -> SlowSet | None:
+        channel, noise = self.channel, self.channel.noise
         if noise is None:
             return None
         bank = channel.lasting if lasting else channel.change
@@ -178,6 +202,7 @@ class SlowSets:
                 effect=effect,
                 sigma=sigma,
                 baseline=baseline,
+                spread=float(self._spread[number]),
             )
             for rank in members.tolist()
         )

@@ -321,8 +321,7 @@ class StragglerDetector:
         ratios = self.ratios
         if ratios.settled < _RECENT:
             return
-        # A spread seen on few ranks may be far too small: by twice its standard error.
-        self.pace_spread = ratios.lasting_spread() * (1.0 + 2.0 / math.sqrt(ratios.ranks))
+        self._learn_spread()
         config = ratios.config
         n = min(ratios.settled, config.baseline)
         # While little has been seen, the baseline needs all of it.
@@ -350,6 +349,10 @@ class StragglerDetector:
                     if sets.comparable and (ratios.shares_batches or not sets.with_batch):
                         sets.refit(ratios, n, skip, prior=prior, largest_move=largest_move)
 
+    def _learn_spread(self) -> None:
+        # A spread seen on few ranks may be far too small: by twice its standard error.
+        self.pace_spread = self.ratios.lasting_spread() * (1.0 + 2.0 / math.sqrt(self.ratios.ranks))
+
     def _judge(self, timing: Timing) -> list[SlowRank]:
         channel, history = self.channels[timing], self.ratios.history
         change = history.last(series_of(timing), 1)[0]
@@ -371,6 +374,7 @@ class StragglerDetector:
             moved = self.ratios.leave_out(suspects)
             if moved is not None:
                 channel.move(moved)
+                self._learn_spread()
             self._keep_apart(channel.raised)
         due = over & self._moving.due(self.ratios.settled) if timing == "compute" else over
         suspected = [candidate(self.ratios, channel, timing, int(rank)) for rank in np.flatnonzero(due)]

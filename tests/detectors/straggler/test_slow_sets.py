@@ -138,3 +138,41 @@ def test_uneven_batches_and_shards_are_no_slow_replica(seed, lingers):
 def test_one_rank_of_a_replica_is_slow_by_itself():
     found, held = run_replicas(slowed_replica(1.3, ranks={7}))
     assert set(found) == held == {7}
+
+
+def run_from_start(factor, *, nodes=3, noise=0.035, differ=0.003, seed=1):
+    """Return who is found slow in 400 steps of a pipeline of four stages, two replicas on each of ``nodes``;
+    ``factor`` [ranks] is what a rank takes longer from the first step on, beside what healthy ones differ
+    by for good (log sd ``differ``)."""
+    rng, ranks = np.random.default_rng(seed), nodes * EACH
+    node, stage = np.arange(ranks) // EACH, np.arange(ranks) % 4
+    detector = StragglerDetector(ranks, stage, nodes=node)
+    usual = np.exp(differ * rng.normal(size=ranks)) * factor
+    nan, ts = np.full(ranks, np.nan), 1000.0
+    found: set[int] = set()
+    for s in range(400):
+        work = usual * np.exp(noise * rng.normal(size=ranks))
+        ts += work.max()
+        times = StepTimes(
+            number=s, ts=np.full(ranks, ts), step=np.full(ranks, work.max()), compute=work, wait=nan,
+            data=nan, comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        found |= {slow.rank for slow in detector.update(times).slow}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_machine_with_a_third_of_each_role_is_slow_from_the_start(seed):
+    """The others seem to be quicker than they are by the noise of a step, which would hide it."""
+    factor = np.ones(3 * EACH)
+    factor[:EACH] = 1.08
+    assert run_from_start(factor, seed=seed) == set(range(EACH))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_machines_that_always_differed_are_not_slow(seed):
+    """As on shared hosts, and of two kinds."""
+    rng = np.random.default_rng(seed)
+    hosts = np.repeat(np.exp(0.03 * rng.normal(size=6)), EACH)
+    assert not run_from_start(hosts, nodes=6, differ=0.02, seed=seed)
+    assert not run_from_start(np.where(np.arange(48) < 16, 1.12, 1.0), nodes=6, seed=seed)

@@ -202,10 +202,11 @@ def _stage(ratios: Ratios, slow: Bools) -> JobSlowness | None:
 
 def _workload(ratios: Ratios) -> JobSlowness | None:
     n = min(ratios.settled, _WORKLOAD_STEPS[1])
-    if classify(ratios.raw_role(n)).kind != "variable":
+    raw = ratios.raw_role(n)
+    if classify(raw).kind != "variable":
         return None
     seconds, step = ratios.history.last("compute", n), nan_median(ratios.history.last("step", n), axis=1)
-    costs = workload_imbalance(step, seconds, ratios.raw_role(n))
+    costs = workload_imbalance(step, seconds, raw)
     if costs is None:
         return None
     spread = 1.4826 * nan_median(np.abs(ratios.raw_role(ratios.settled)), axis=1)

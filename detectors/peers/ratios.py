@@ -312,8 +312,8 @@ class Ratios:
 
     def raw_role(self, steps: int) -> Floats:
         """Return log ratios to role peers as measured, with no work taken out, [steps, ranks]."""
-        if self.work is None and not self._share_batches:
-            return self.history.last("role", steps)
+        if self.work is None:
+            return self.with_batch(steps) if self._share_batches else self.history.last("role", steps)
         return self._against_role(_logs(self.history.last("compute", steps)))
 
     def _push(self, t: StepTimes, seconds: Floats) -> None:

@@ -12,6 +12,7 @@ from detectors.robust import nan_median, spread
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
 
 # Steps before this one that show where a rank stood. Chosen: the fewest of which a median passes over two
 # spikes.
@@ -54,7 +55,23 @@ def suspected(suspects: Bools, nodes: PeerGroups, groups: PeerGroups) -> Bools:
     return found
 
 
-def slowed_majority(v: Floats, nodes: PeerGroups, groups: PeerGroups) -> Bools:
+Majority = tuple[Ints, Ints]
+"""The ranks that one machine has of a role, more than half of it, and the others of that role."""
+
+
+def majorities(nodes: PeerGroups, groups: PeerGroups) -> tuple[Majority, ...]:
+    """Return the machines with more than half of a role of which enough others are left to compare with."""
+    found: list[Majority] = []
+    for members in groups.members:
+        role = members[members >= 0]
+        machine = np.bincount(nodes.index[role]).argmax()
+        mine, others = role[nodes.index[role] == machine], role[nodes.index[role] != machine]
+        if mine.size > others.size >= MIN_PEERS:
+            found.append((mine, others))
+    return tuple(found)
+
+
+def slowed_majority(v: Floats, of: tuple[Majority, ...]) -> Bools:
     """Return the ranks of a machine with more than half of a role that slowed by itself, [ranks].
 
     ``v`` [steps, ranks] are logs of seconds. Compared with a median that is its own, such a machine stays as
@@ -65,12 +82,7 @@ def slowed_majority(v: Floats, nodes: PeerGroups, groups: PeerGroups) -> Bools:
     slowed: Bools = np.zeros(v.shape[1], dtype=np.bool_)
     if len(v) < _LEAST_PAST + LATELY:
         return slowed
-    for members in groups.members:
-        role = members[members >= 0]
-        machine = np.bincount(nodes.index[role]).argmax()
-        mine, others = role[nodes.index[role] == machine], role[nodes.index[role] != machine]
-        if mine.size <= others.size or others.size < MIN_PEERS:
-            continue
+    for mine, others in of:
         own, apart = nan_median(v[:, mine], 1), nan_median(v[:, mine], 1) - nan_median(v[:, others], 1)
         usual, noise = float(nan_median(apart[:-LATELY])), float(spread(apart[:-LATELY]))
         behind = float(nan_median(apart[-LATELY:])) - usual

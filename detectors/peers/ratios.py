@@ -35,7 +35,7 @@ import numpy.typing as npt
 from detectors.peers.batches import Batches
 from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
-from detectors.peers.node_effects import slow_class, slowed_majority, suspected
+from detectors.peers.node_effects import Majority, majorities, slow_class, slowed_majority, suspected
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.positions import Positions
 from detectors.peers.replicas import Replicas
@@ -168,6 +168,7 @@ class Ratios:
         self.first_number: int | None = None
         self.started = self.first_ts = float("nan")
         self._level: Floats | None = None
+        self._majorities: tuple[PeerGroups, tuple[Majority, ...]] | None = None
         self._roles_settled = self.roles_known
 
     @property
@@ -275,10 +276,12 @@ class Ratios:
 
     def slowed_majority(self) -> Bools:
         """Return the ranks of machines with most of a role that slowed by themselves, [ranks]."""
-        if self.asynchronous or 2 * self.nodes.members.shape[1] <= self.groups.narrowest:
+        if self._majorities is None or self._majorities[0] is not self.groups:
+            self._majorities = self.groups, majorities(self.nodes, self.groups)
+        if self.asynchronous or not (of := self._majorities[1]):
             return np.zeros(self.ranks, dtype=np.bool_)
         v = self.history.last("v", min(self.settled, self.config.history))
-        return slowed_majority(v, self.nodes, self.groups)
+        return slowed_majority(v, of)
 
     def lasting_spread(self) -> float:
         """Return how much ranks differ from their peers for good: robust sd of their usual log ratios.

@@ -156,7 +156,10 @@ class SlowSets:
         # Against sets of which one is slow, the others would seem to have become quicker.
         means = np.delete(self._means(self._ratios(ratios, held)), slow.number, axis=1)
         steps = min(found.steps, _LONGEST)
-        return is_as_usual(found.size, steps, _over_others(means), block_steps=max(length // 2, 1))
+        usual = is_as_usual(found.size, steps, _over_others(means), block_steps=max(length // 2, 1))
+        if usual and self.with_batch:
+            self._not_before[slow.number] = ratios.settled + max(length // 4, _AGAIN)
+        return usual
 
     def _slow(self, ratios: Ratios, ranks: TimingChannel, number: int) -> SlowSet | None:
         """Date and measure a set's slowdown; None unless most of its ranks show it.
@@ -164,9 +167,12 @@ class SlowSets:
         Baselines are drawn to what is usual of all, and what is left of a lasting one looks like a change.
         """
         change = None if self.channel.is_lasting(number) else self._measured(ratios, ranks, number)
-        if change is not None or self.channel.lasting.best[number] < self.channel.lasting.h:
+        if self.channel.lasting.best[number] < self.channel.lasting.h:
             return change
-        return self._measured(ratios, ranks, number, lasting=True)
+        lasting = self._measured(ratios, ranks, number, lasting=True)
+        if change is None or lasting is None:
+            return change or lasting
+        return lasting if change.ranks[0].size < _HALF * lasting.ranks[0].size else change
 
     def _measured(
         self, ratios: Ratios, ranks: TimingChannel, number: int, *, lasting: bool = False
@@ -186,7 +192,8 @@ class SlowSets:
         members = members[members >= 0]
         usual = 0.0 if lasting or ranks.noise is None else ranks.noise.center[members]
         if self.with_batch and not lasting:
-            usual = usual + noise.center[number]
+            # Of those apart it is in what is usual of them.
+            usual = usual + np.where(ratios.apart[members], 0.0, noise.center[number])
         own = series[onset.index :, members] - usual
         if np.mean(nan_median(own) >= _HALF * nan_median(since[:, number])) < MOST_OF_MACHINE:
             return None

@@ -395,6 +395,7 @@ class StragglerDetector:
             paces = np.append(channel.job_pace[broken], job_pace_before(self.ratios, found))
             pace = math.nan if found.lasting else float(np.fmin.reduce(paces))
             channel.find(found.rank, size=found.size, job_pace=pace)
+        over[[found.rank for found in confirmed]] = True
         slow = [slow_rank(self.ratios, channel, found, over) for found in confirmed]
         if timing == "compute":
             for found in confirmed:
@@ -493,7 +494,7 @@ class StragglerDetector:
             passed = self._moving.beyond_rotation(ratios, [f for f in passed if matters(ratios, f, over)])
             if len(passed) < MOST_OF_MACHINE * len(one.ranks):
                 if sets.with_batch:
-                    self._keep_apart(channel.raised)
+                    self._keep_apart(slow)
                 continue
             sets.take(one)
             for found in one.ranks:
@@ -501,17 +502,17 @@ class StragglerDetector:
                     bank = channel.lasting if found.lasting else channel.change
                     bank.take(found.rank, size=found.size, steps=found.steps)
                     whole.append(found)
+            slow = over
         return whole
 
     def _keep_apart(self, slow: Bools) -> None:
         """Take no batch out of the ratios of replicas that are ``slow`` [ranks] as a whole."""
         before, channel = self.ratios.apart, self.channels["compute"]
-        if not self.ratios.keep_apart(slow):
+        noise = self._of_batches.noise_of_ranks()
+        if noise is None or not self.ratios.keep_apart(slow):
             return
-        apart, noise = self.ratios.apart, self._of_batches.noise_of_ranks()
-        channel.narrow(before & ~apart)
-        if noise is not None:
-            channel.widen(apart & ~before, noise)
+        channel.narrow(before & ~self.ratios.apart)
+        channel.widen(self.ratios.apart & ~before, noise)
 
     def _sets(self) -> tuple[SlowSets, SlowSets]:
         """Return the evidence of machines, and of replicas."""

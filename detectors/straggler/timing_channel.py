@@ -177,7 +177,7 @@ class TimingChannel:
         free = self.free
         self.noise = Noise(
             np.where(free, self.noise.center + move, self.noise.center),
-            np.where(free, noise.sigma, self.noise.sigma),
+            np.where(free, np.hypot(noise.sigma, self._besides.sigma), self.noise.sigma),
             noise.samples,
         )
 
@@ -279,16 +279,24 @@ class TimingChannel:
 
         A step is quiet without evidence of half of what the rank was slow by, and with less than makes a
         suspicion of any: that of small effects hardly ever goes altogether where the noise is as large.
+        Of ranks with other noise besides (``widen``) a quarter of the threshold is none.
         """
         if not self.raised.any():
             self._quiet[:] = 0
             return []
         least = np.minimum(_STILL * self.size, math.log1p(LARGE))
         shown = np.maximum(self.change.of_effects(least), self.lasting.of_effects(least))
-        nothing = (shown <= 0) & (self.scores() < 1.0)
+        # Where other noise is in the ratios, some evidence comes and goes in most steps.
+        wide = self._besides.sigma > 0
+        nothing = np.where(wide, shown < self.h / 4, (shown <= 0) & (self.scores() < 1.0))
         self._quiet = np.where(self.raised & nothing, self._quiet + 1, 0)
         self.believed |= self.raised & self._alone()
         done = [int(i) for i in np.flatnonzero(self._quiet >= QUIET_STEPS)]
+        over = (self._quiet >= QUIET_STEPS) & wide
+        if over.any():
+            # What is left is evidence of ratios that are not compared any more.
+            self.change.drop(over)
+            self.lasting.drop(over)
         self.lower(done)
         return done
 

@@ -54,9 +54,14 @@ def connections() -> Iterator[Connection]:
     both: it may have been started without one of them."""
     refused: list[OSError] = []
     for family in (socket.AF_INET, socket.AF_INET6):
+        some = False
         try:
-            yield from _connections_over(family)
+            for connection in _connections_over(family):
+                some = True
+                yield connection
         except OSError as error:
+            if some:
+                raise  # a list that was broken off
             refused.append(error)
     if len(refused) > 1:
         raise refused[0]

@@ -6,6 +6,7 @@ import pytest
 from detectors.peers.node_effects import (
     LATELY,
     alike,
+    majorities,
     scatter,
     slow_class,
     slowed_majority,
@@ -133,8 +134,13 @@ def test_a_machine_with_most_of_a_role_slowed_if_it_fell_behind_by_its_own(mine,
     v = 0.01 * np.random.default_rng(3).normal(size=(60, 14))
     v[-20:, :8] += mine
     v[-20:, 8:] += others
-    assert slowed_majority(v, nodes, everyone).tolist() == [expected] * 8 + [False] * 6
-    assert not slowed_majority(v, PeerGroups.of([0] * 7 + [1] * 7), everyone).any()
-    assert not slowed_majority(v[:, :10], PeerGroups.of([0] * 8 + [1] * 2), PeerGroups.of(np.zeros(10))).any()
+    of = majorities(nodes, everyone)
+    assert slowed_majority(v, of).tolist() == [expected] * 8 + [False] * 6
     v[-2] = 0.0
-    assert not slowed_majority(v, nodes, everyone).any()
+    assert not slowed_majority(v, of).any()
+
+
+def test_half_of_a_role_or_nearly_all_of_it_is_no_majority():
+    for sizes in ((7, 7), (8, 2)):
+        nodes = PeerGroups.of(np.repeat([0, 1], sizes))
+        assert not majorities(nodes, PeerGroups.of(np.zeros(sum(sizes))))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from detectors.peers.ratios import StepTimes
 from detectors.peers.replicas import Replicas
 from detectors.straggler.step_detector import StragglerDetector
+from tests.detectors.straggler.step_times import of_compute
 
 MACHINES, EACH, ONSET = 6, 8, 150
 RANKS = MACHINES * EACH
@@ -20,18 +20,14 @@ def run(factor, *, steps=230, machines=True, shared=0.0, own=0.3, seed=1):
     """
     rng, node = np.random.default_rng(seed), np.arange(RANKS) // EACH
     detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp), nodes=node if machines else None)
-    nan, ts = np.full(RANKS, np.nan), 1000.0
+    ts = 1000.0
     found: dict[int, int] = {}
     for s in range(steps):
         if s % 40 == 0:
             lingers = shared * rng.normal(size=MACHINES)[node]
         work = np.exp(own * rng.normal(size=RANKS) + lingers) * (factor if s >= ONSET else 1.0)
         ts += work.max()
-        times = StepTimes(
-            number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, work.max()), compute=work, wait=nan,
-            data=nan, comm=nan, checkpoint=nan, tokens=nan,
-        )  # fmt: skip
-        for slow in detector.update(times).slow:
+        for slow in detector.update(of_compute(500 + s, ts, work)).slow:
             found.setdefault(slow.rank, s)
     return found
 
@@ -89,7 +85,7 @@ def run_replicas(slowness, *, steps=260, batch=0.05, lingers=0.0, own=0.01, seed
     detector = StragglerDetector(
         ranks, np.arange(ranks) // REPLICAS, nodes=node, replicas=Replicas.of(REPLICA, node)
     )
-    nan, ts = np.full(ranks, np.nan), 1000.0
+    ts = 1000.0
     found: dict[int, int] = {}
     for s in range(steps):
         if s % 40 == 0:
@@ -97,11 +93,7 @@ def run_replicas(slowness, *, steps=260, batch=0.05, lingers=0.0, own=0.01, seed
         drawn = (batch * rng.normal(size=REPLICAS) + shard)[REPLICA] + own * rng.normal(size=ranks)
         work = np.exp(drawn) * slowness(s)
         ts += work.max()
-        times = StepTimes(
-            number=500 + s, ts=np.full(ranks, ts), step=np.full(ranks, work.max()), compute=work, wait=nan,
-            data=nan, comm=nan, checkpoint=nan, tokens=nan,
-        )  # fmt: skip
-        for slow in detector.update(times).slow:
+        for slow in detector.update(of_compute(500 + s, ts, work)).slow:
             found.setdefault(slow.rank, s)
     return found, {held.rank for held in detector.held()}
 
@@ -148,16 +140,12 @@ def run_from_start(factor, *, nodes=3, noise=0.035, differ=0.003, seed=1):
     node, stage = np.arange(ranks) // EACH, np.arange(ranks) % 4
     detector = StragglerDetector(ranks, stage, nodes=node)
     usual = np.exp(differ * rng.normal(size=ranks)) * factor
-    nan, ts = np.full(ranks, np.nan), 1000.0
+    ts = 1000.0
     found: set[int] = set()
     for s in range(400):
         work = usual * np.exp(noise * rng.normal(size=ranks))
         ts += work.max()
-        times = StepTimes(
-            number=s, ts=np.full(ranks, ts), step=np.full(ranks, work.max()), compute=work, wait=nan,
-            data=nan, comm=nan, checkpoint=nan, tokens=nan,
-        )  # fmt: skip
-        found |= {slow.rank for slow in detector.update(times).slow}
+        found |= {slow.rank for slow in detector.update(of_compute(s, ts, work)).slow}
     return found
 
 

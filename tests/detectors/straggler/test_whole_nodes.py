@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from detectors.peers.ratios import StepTimes
 from detectors.straggler.step_detector import StragglerDetector
+from tests.detectors.straggler.step_times import of_compute
 
 ON_NODE = 8
 CHANGED, ENDED, STEPS = 100, 200, 280
@@ -19,17 +19,13 @@ def judged(factor, *, nodes, on_last=ON_NODE, noise=0.01, placed=True, seed=1):
     rng, ranks = np.random.default_rng(seed), (nodes - 1) * ON_NODE + on_last
     node = np.arange(ranks) // ON_NODE
     detector = StragglerDetector(ranks, np.zeros(ranks, dtype=np.intp), nodes=node if placed else None)
-    usual, nan = 1 + 0.003 * rng.normal(size=ranks), np.full(ranks, np.nan)
+    usual = 1 + 0.003 * rng.normal(size=ranks)
     ts = 1000.0
     found: dict[int, tuple[int, float]] = {}
     for s in range(STEPS):
         work = usual * np.exp(noise * rng.normal(size=ranks)) * np.asarray(factor(s))[node]
         ts += work.max()
-        times = StepTimes(
-            number=500 + s, ts=np.full(ranks, ts), step=np.full(ranks, work.max()), compute=work, wait=nan,
-            data=nan, comm=nan, checkpoint=nan, tokens=nan,
-        )  # fmt: skip
-        for a in detector.update(times).slow:
+        for a in detector.update(of_compute(500 + s, ts, work)).slow:
             found.setdefault(a.rank, (s - CHANGED, a.ratio))
     return found, detector
 

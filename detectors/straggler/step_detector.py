@@ -16,7 +16,8 @@ do the same work:
    other explanations: those of the moment (``gates``), and work that moves between ranks
    (``moving_slowness``).
    Where work varies, whole machines are tested beside their ranks, and where batches are uneven, whole
-   replicas (``slow_sets``).
+   replicas (``slow_sets``). Mates who wait for a slow rank as they compute are slow with it
+   (``tensor_group``).
 5. What is confirmed is slow until 20 steps without any evidence; with p = 1e-8 it needs no second kind of
    evidence.
 
@@ -64,7 +65,7 @@ from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
 from detectors.straggler.slow_sets import SlowSets
-from detectors.straggler.tensor_group import TensorGroup, likely_group, stands_out
+from detectors.straggler.tensor_group import TensorGroup, as_slow_mates, likely_group, stands_out
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
@@ -75,6 +76,9 @@ Ints = npt.NDArray[np.intp]
 # later seldom, for a fit over 100 steps is costly.
 _SOON = (3, 10, 20, 30)
 _EVERY = 20
+
+# Steps after which the mates of a slow rank are looked at again. Chosen: dating it costs as much as a step.
+_AGAIN = 5
 
 # The last steps are left out of a baseline. Chosen: a fault that began in them must not have become usual
 # before it is suspected.
@@ -387,6 +391,7 @@ class StragglerDetector:
             confirmed += self._with_machines(confirmed, suspected, over)
             confirmed += self._whole_machines(confirmed)
             confirmed += self._whole_replicas(confirmed)
+            confirmed += self._tensor_mates(confirmed)
         elif timing == "rest":
             confirmed = [found for found in confirmed if self._stalls_alone(found.rank)]
         for found in confirmed:
@@ -504,6 +509,28 @@ class StragglerDetector:
                     whole.append(found)
             slow = over
         return whole
+
+    def _tensor_mates(self, confirmed: list[Candidate]) -> list[Candidate]:
+        """Return the ranks that wait within their compute for one that is slow, and have not been found."""
+        channel, groups, slow = self.channels["compute"], self._tensor_groups, [f.rank for f in confirmed]
+        if self.ratios.settled % _AGAIN == 0:
+            slow += np.flatnonzero(channel.raised & (channel.scores() >= 1.0)).tolist()
+        if groups is None or not slow:
+            return []
+        over, mates = channel.raised.copy(), list[Candidate]()
+        over[slow] = True
+        for rank in slow:
+            members = np.flatnonzero(groups == groups[rank])
+            # What needs a second kind of evidence is none against others.
+            if groups[rank] < 0 or over[members].all() or not channel.alone(rank):
+                continue
+            found = candidate(self.ratios, channel, "compute", rank)
+            for mate in as_slow_mates(self.ratios, channel, found, members[~over[members]]):
+                bank = channel.lasting if mate.lasting else channel.change
+                bank.take(mate.rank, size=mate.size, steps=mate.steps)
+                over[mate.rank] = True
+                mates.append(mate)
+        return mates
 
     def _keep_apart(self, slow: Bools) -> None:
         """Take no batch out of the ratios of replicas that are ``slow`` [ranks] as a whole."""

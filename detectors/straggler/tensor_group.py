@@ -5,13 +5,14 @@ other steps.
 """
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from detectors.peers.ratios import Ratios
 from detectors.robust import Floats, nan_median
-from detectors.straggler.candidate import SLOW_SIGMAS, deviations, noise_of
+from detectors.straggler.candidate import SLOW_SIGMAS, Candidate, deviations, noise_of
 from detectors.straggler.core import Ints, Mates, SlowRank
 from detectors.straggler.gates import SURE_SIGMAS
 from detectors.straggler.timing_channel import TimingChannel
@@ -26,6 +27,9 @@ _FOLLOWS = 0.1
 # slowest cannot be named.
 _CLEAR, _LEAST = 1.5, 0.02
 
+# Standard errors that each mate's slowness is over, where that of all of them is over ``SURE_SIGMAS``: one in
+# 44 healthy ones is.
+_EACH_SIGMAS = 2.0
 
 # Sizes of tensor-parallel groups within a node: powers of two, ranks in a row (Megatron-LM's order).
 _SIZES = (2, 4, 8)
@@ -52,8 +56,9 @@ def likely_group(ratios: Ratios, channel: TimingChannel, slow: SlowRank) -> Tens
     own, steps = np.flatnonzero(ratios.nodes.index == ratios.nodes.index[slow.rank]), max(slow.steps, 1)
     x = deviations(ratios, channel, "compute", steps + _BEFORE, lasting=slow.lasting)
     before, x, half = x[:-steps], x[-steps:], _ALIKE * math.log(max(slow.ratio, 1.0))
-    # One that is slow on and off may have been so shortly before this onset, too.
-    if len(before) == _BEFORE and (usual := nan_median(before))[slow.rank] < half:
+    # One that is slow on and off may have been so shortly before this onset, too. Before a lasting
+    # one roles may not have been known.
+    if not slow.lasting and len(before) == _BEFORE and (usual := nan_median(before))[slow.rank] < half:
         x = x - usual
     x = x[x[:, slow.rank] >= half]
     effect = np.minimum(nan_median(x[: (len(x) + 1) // 2]), nan_median(x[len(x) // 2 :]))
@@ -91,6 +96,23 @@ def mates(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: TensorG
     if not group.known and slowest - next_one >= clear:
         return ""
     return "as_slow" if least >= _ALIKE * own else ""
+
+
+def as_slow_mates(ratios: Ratios, channel: TimingChannel, found: Candidate, others: Ints) -> list[Candidate]:
+    """Return ``others`` of the tensor-parallel group of the rank ``found`` as candidates, since it became
+    slow; empty unless all of them are clearly as slow, and it is not clearly slower.
+
+    They wait for each other: what one of them shows is no slowness of its own, and the noise of each decides
+    who would cross the threshold first.
+    """
+    mates = [replace(found, rank=int(r), sigma=noise_of(ratios, channel, int(r))) for r in others]
+    if not all(m.size >= max(_ALIKE * found.size, _EACH_SIGMAS * m.uncertainty) for m in mates):
+        return []
+    together = math.fsum(m.size for m in mates) / math.hypot(*(m.uncertainty for m in mates))
+    if together < SURE_SIGMAS:
+        return []
+    slowest = stands_out(found.x[:, [found.rank, *others]], found.sigma)
+    return [] if slowest is not None else mates
 
 
 def stands_out(x: Floats, sigma: float) -> int | None:

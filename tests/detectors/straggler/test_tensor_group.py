@@ -1,0 +1,61 @@
+"""Ranks that wait for a slow one within what they report as compute."""
+
+import numpy as np
+import pytest
+
+from detectors.straggler.step_detector import StragglerDetector
+from tests.detectors.straggler.step_times import of_compute
+
+GROUP, ON_NODE, CHANGED = 4, 8, 60
+SLOW = [8, 9, 10, 11]
+
+
+def found_slow(by, *, roles, groups=None, noise, stage=1.0, since=CHANGED, steps=160, seed=1):
+    """Return the step in which each rank was first found slow, and the sizes of their groups by then.
+
+    ``by`` [ranks] is how much longer each takes from step ``since`` on, ``noise`` [ranks] the sd of its log
+    times; the second half of the ranks has ``stage`` times the work.
+    """
+    ranks, rng = len(noise), np.random.default_rng(seed)
+    nodes = np.arange(ranks) // ON_NODE
+    detector = StragglerDetector(ranks, roles, nodes=nodes, tensor_groups=groups)
+    work = np.where(np.arange(ranks) < ranks / 2, 1.0, stage)
+    found: dict[int, int] = {}
+    together: dict[int, int] = {}
+    for s in range(steps):
+        seconds = work * np.exp(noise * rng.normal(size=ranks)) * np.where(s >= since, by, 1.0)
+        for slow in detector.update(of_compute(s, 1000.0 + s, seconds)).slow:
+            found.setdefault(slow.rank, s)
+            together[slow.rank] = detector.explain(slow).tensor_group
+    return found, together
+
+
+def known(by_mates, *, noise_of_mates, ranks=64):
+    """Return when ranks were found of a known group of which the first one is 8 % slow."""
+    noise, by = np.full(ranks, 0.01), np.ones(ranks)
+    by[SLOW], noise[SLOW[1:]] = by_mates, noise_of_mates
+    by[SLOW[0]] = 1.08
+    roles = np.zeros(ranks, dtype=np.intp)
+    return found_slow(by, roles=roles, groups=np.arange(ranks) // GROUP, noise=noise)[0]
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.04])
+def test_mates_as_slow_are_found_with_the_first(noise):
+    """Noisier ones cross the threshold later: one by one they would pass for faults of their own."""
+    found = known(1.05, noise_of_mates=noise)
+    assert sorted(found) == SLOW
+    assert max(found.values()) <= CHANGED + 9
+
+
+def test_mates_that_wait_for_a_part_are_not():
+    assert sorted(known(1.02, noise_of_mates=0.01)) == [SLOW[0]]
+
+
+def test_a_group_slow_since_the_start_is_likely_one_in_a_stage_that_was_not_known_then():
+    """What ranks showed while roles were learnt is no usual state of them."""
+    ranks = 128
+    by = np.ones(ranks)
+    by[SLOW] = 1.1
+    found, together = found_slow(by, roles=None, noise=np.full(ranks, 0.02), stage=1.5, since=0)
+    assert sorted(found) == SLOW
+    assert set(together.values()) == {GROUP}

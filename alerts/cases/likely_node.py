@@ -6,7 +6,7 @@ from alerts.cases.case import Case
 from slowrank.telemetry import Evidence, Suspicion
 
 # Chosen, of the slowest rank's slowdown: least that each rank of one cause shows, as within a tensor-parallel
-# group (``detectors.straggler.tensor_group``).
+# group (``detectors.straggler.mates``).
 _ALIKE = 0.5
 
 

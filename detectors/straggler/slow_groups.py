@@ -91,7 +91,7 @@ class GroupFamilies:
         """Yield the groups of ``rank`` that are half of the job at most, and no machine by themselves.
 
         Ranks of one machine that wait for each other within their compute are none here: they are gathered
-        when all of them are found (``straggler.tensor_group``).
+        when all of them are found (``straggler.mates``).
         """
         machine, waiting = self.node == self.node[rank], np.zeros(self.node.size, dtype=np.bool_)
         for family, labels in self.labels.items():

@@ -16,8 +16,8 @@ do the same work:
    other explanations: those of the moment (``gates``), and work that moves between ranks
    (``moving_slowness``).
    Where work varies, whole machines are tested beside their ranks, and where batches are uneven, whole
-   replicas (``slow_sets``). Mates who wait for a slow rank as they compute are slow with it
-   (``tensor_group``).
+   replicas (``slow_sets``). Where most of its machine is as slow as a rank, or all of its tensor-parallel
+   group, they are found with it (``mates``).
 5. What is confirmed is slow until 20 steps without any evidence; with p = 1e-8 it needs no second kind of
    evidence.
 
@@ -60,12 +60,12 @@ from detectors.straggler.core import (
 from detectors.straggler.explanation import explain
 from detectors.straggler.gates import UNLIKE_PEERS, is_confirmed
 from detectors.straggler.intermittence import AGAIN
+from detectors.straggler.mates import TensorGroup, likely_group, slow_with, stands_out
 from detectors.straggler.moving_slowness import ON_AND_OFF, MovingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
 from detectors.straggler.slow_sets import SlowSets
-from detectors.straggler.tensor_group import TensorGroup, as_slow_mates, likely_group, stands_out
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
@@ -76,9 +76,6 @@ Ints = npt.NDArray[np.intp]
 # later seldom, for a fit over 100 steps is costly.
 _SOON = (3, 10, 20, 30)
 _EVERY = 20
-
-# Steps after which the mates of a slow rank are looked at again. Chosen: dating it costs as much as a step.
-_AGAIN = 5
 
 # The last steps are left out of a baseline. Chosen: a fault that began in them must not have become usual
 # before it is suspected.
@@ -388,10 +385,9 @@ class StragglerDetector:
             self._moving.update(self.ratios, channel)
             confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
             confirmed = self._moving.unexplained(self.ratios, confirmed)
-            confirmed += self._with_machines(confirmed, suspected, over)
             confirmed += self._whole_machines(confirmed)
             confirmed += self._whole_replicas(confirmed)
-            confirmed += self._tensor_mates(confirmed)
+            confirmed += slow_with(self.ratios, channel, confirmed, self._tensor_groups)
         elif timing == "rest":
             confirmed = [found for found in confirmed if self._stalls_alone(found.rank)]
         for found in confirmed:
@@ -441,29 +437,6 @@ class StragglerDetector:
             own.append(slow_rank(ratios, channel, found, channel.raised))
         return own
 
-    def _with_machines(
-        self, confirmed: list[Candidate], suspected: list[Candidate], over: Bools
-    ) -> list[Candidate]:
-        """Return the suspected ranks that are slow with their machine: nearly all of it is ``over`` the
-        threshold, and one of its ranks has been confirmed."""
-        nodes, rest = self.ratios.nodes, {f.rank for f in suspected} - {f.rank for f in confirmed}
-        if not rest:
-            return []
-        sizes = np.where(self.channels["compute"].raised, self.channels["compute"].size, 0.0)
-        for found in confirmed:
-            sizes[found.rank] = found.size
-        found_on = np.zeros(len(nodes.sizes))
-        np.maximum.at(found_on, nodes.index, sizes)
-        return [
-            found
-            for found in suspected
-            if found.rank in rest
-            and not found.lasting
-            and found.is_persistent
-            and 0.0 < _STILL * found_on[nodes.index[found.rank]] <= found.size
-            and np.count_nonzero(alike(over, nodes, found.rank)) > 1
-        ]
-
     def _whole_machines(self, confirmed: list[Candidate]) -> list[Candidate]:
         """Return the ranks of machines newly found slow as one, without ranks known to be slow."""
         ratios = self.ratios
@@ -509,28 +482,6 @@ class StragglerDetector:
                     whole.append(found)
             slow = over
         return whole
-
-    def _tensor_mates(self, confirmed: list[Candidate]) -> list[Candidate]:
-        """Return the ranks that wait within their compute for one that is slow, and have not been found."""
-        channel, groups, slow = self.channels["compute"], self._tensor_groups, [f.rank for f in confirmed]
-        if self.ratios.settled % _AGAIN == 0:
-            slow += np.flatnonzero(channel.raised & (channel.scores() >= 1.0)).tolist()
-        if groups is None or not slow:
-            return []
-        over, mates = channel.raised.copy(), list[Candidate]()
-        over[slow] = True
-        for rank in slow:
-            members = np.flatnonzero(groups == groups[rank])
-            # What needs a second kind of evidence is none against others.
-            if groups[rank] < 0 or over[members].all() or not channel.alone(rank):
-                continue
-            found = candidate(self.ratios, channel, "compute", rank)
-            for mate in as_slow_mates(self.ratios, channel, found, members[~over[members]]):
-                bank = channel.lasting if mate.lasting else channel.change
-                bank.take(mate.rank, size=mate.size, steps=mate.steps)
-                over[mate.rank] = True
-                mates.append(mate)
-        return mates
 
     def _keep_apart(self, slow: Bools) -> None:
         """Take no batch out of the ratios of replicas that are ``slow`` [ranks] as a whole."""

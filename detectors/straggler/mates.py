@@ -1,18 +1,20 @@
-"""How slow the mates of a slow rank are: of its tensor-parallel group, who may wait for it as they compute.
+"""Who is slow with a slow rank: its machine, and its tensor-parallel group, whose ranks wait for it.
 
 Measured over the rank's own slow steps and for all of them at once: they are found slow one by one, each from
 other steps.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from detectors.peers.node_effects import MOST_OF_MACHINE
 from detectors.peers.ratios import Ratios
 from detectors.robust import Floats, nan_median
-from detectors.straggler.candidate import SLOW_SIGMAS, Candidate, deviations, noise_of
+from detectors.straggler.candidate import SLOW_SIGMAS, Candidate, candidate, deviations, noise_of
 from detectors.straggler.core import Ints, Mates, SlowRank
 from detectors.straggler.gates import SURE_SIGMAS
 from detectors.straggler.timing_channel import TimingChannel
@@ -30,6 +32,10 @@ _CLEAR, _LEAST = 1.5, 0.02
 # Standard errors that each mate's slowness is over, where that of all of them is over ``SURE_SIGMAS``: one in
 # 44 healthy ones is.
 _EACH_SIGMAS = 2.0
+
+# Steps after which mates are looked at again, if they were as slow in so many. Chosen: dating an onset takes
+# as long as a step.
+_AGAIN = 5
 
 # Sizes of tensor-parallel groups within a node: powers of two, ranks in a row (Megatron-LM's order).
 _SIZES = (2, 4, 8)
@@ -98,21 +104,70 @@ def mates(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: TensorG
     return "as_slow" if least >= _ALIKE * own else ""
 
 
-def as_slow_mates(ratios: Ratios, channel: TimingChannel, found: Candidate, others: Ints) -> list[Candidate]:
-    """Return ``others`` of the tensor-parallel group of the rank ``found`` as candidates, since it became
-    slow; empty unless all of them are clearly as slow, and it is not clearly slower.
+def slow_with(
+    ratios: Ratios, channel: TimingChannel, confirmed: Iterable[Candidate], groups: Ints | None
+) -> list[Candidate]:
+    """Return the ranks that are slow in compute with ``confirmed`` ones, or with some found before, and take
+    them as slow: most of its machine, and the others of its tensor-parallel group, of which nobody is clearly
+    slower. ``groups`` [ranks] number these (-1: none); None: unknown.
 
-    They wait for each other: what one of them shows is no slowness of its own, and the noise of each decides
-    who would cross the threshold first.
+    Where all of a set are slow, the noise of each decides who crosses the threshold first: one by one they
+    would pass for faults of their own.
     """
+    fresh, over, mates = {found.rank: found for found in confirmed}, channel.raised.copy(), list[Candidate]()
+    over[list(fresh)] = True
+    due = list(fresh)
+    if ratios.settled % _AGAIN == 0:
+        due += np.flatnonzero(channel.raised & (channel.scores() >= 1.0)).tolist()
+    # What needs a second kind of evidence is none against others.
+    for rank in (r for r in due if channel.alone(r)):
+        for members, share in _sets_of(ratios, groups, rank, lasting=channel.is_lasting(rank)):
+            found, others = fresh.get(rank), members[~over[members]]
+            if not others.size or (found is None and not _looks_alike(ratios, channel, rank, members, share)):
+                continue
+            found = found or candidate(ratios, channel, "compute", rank)
+            alike = _as_slow(ratios, channel, found, others)
+            if len(alike) + len(members) - len(others) < share * len(members):
+                continue
+            if share == 1.0 and stands_out(found.x[:, members], found.sigma) is not None:
+                continue
+            for mate in alike:
+                bank = channel.lasting if mate.lasting else channel.change
+                bank.take(mate.rank, size=mate.size, steps=mate.steps)
+            over[[mate.rank for mate in alike]] = True
+            mates += alike
+    return mates
+
+
+def _sets_of(ratios: Ratios, groups: Ints | None, rank: int, *, lasting: bool) -> list[tuple[Ints, float]]:
+    """Return who may be slow with ``rank``, and the share of them that has to be."""
+    sets = []
+    machine = ratios.nodes.index == ratios.nodes.index[rank]
+    # Machines differ for good.
+    if not lasting and not machine.all():
+        sets.append((np.flatnonzero(machine), MOST_OF_MACHINE))
+    if groups is not None and groups[rank] >= 0:
+        sets.append((np.flatnonzero(groups == groups[rank]), 1.0))
+    return sets
+
+
+def _looks_alike(ratios: Ratios, channel: TimingChannel, rank: int, members: Ints, share: float) -> bool:
+    """Return whether enough ``members`` were as slow as ``rank`` lately; if not, its onset need not be
+    dated."""
+    x = deviations(ratios, channel, "compute", _AGAIN, lasting=channel.is_lasting(rank))
+    least = _ALIKE * float(nan_median(x[:, rank]))
+    return bool(np.mean(nan_median(x[:, members]) >= least) >= share)
+
+
+def _as_slow(ratios: Ratios, channel: TimingChannel, found: Candidate, others: Ints) -> list[Candidate]:
+    """Return those of ``others`` as candidates who are as slow as ``found`` since then; none unless they
+    clearly are, taken together."""
     mates = [replace(found, rank=int(r), sigma=noise_of(ratios, channel, int(r))) for r in others]
-    if not all(m.size >= max(_ALIKE * found.size, _EACH_SIGMAS * m.uncertainty) for m in mates):
+    alike = [m for m in mates if m.size >= max(_ALIKE * found.size, _EACH_SIGMAS * m.uncertainty)]
+    if not alike:
         return []
-    together = math.fsum(m.size for m in mates) / math.hypot(*(m.uncertainty for m in mates))
-    if together < SURE_SIGMAS:
-        return []
-    slowest = stands_out(found.x[:, [found.rank, *others]], found.sigma)
-    return [] if slowest is not None else mates
+    together = math.fsum(m.size for m in alike) / math.hypot(*(m.uncertainty for m in alike))
+    return alike if together >= SURE_SIGMAS else []
 
 
 def stands_out(x: Floats, sigma: float) -> int | None:

@@ -1,4 +1,4 @@
-"""Ranks that wait for a slow one within what they report as compute."""
+"""Ranks that are slow with another: of its machine, or because they wait for it as they compute."""
 
 import numpy as np
 import pytest

@@ -128,7 +128,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
         or waits_least(ratios, found) is False
         or (_others_may_have_changed(ratios, found) and not _changed_itself(ratios, found))
         or _has_more_work(ratios, found)
-        or (found.lasting and _is_class(ratios, found))
+        or _is_class(ratios, found)
         or _is_one_of_equals(ratios, found, places)
         or _rose_with_its_place(ratios, found, places)
     )
@@ -383,29 +383,40 @@ def _grown(ratios: Ratios, found: Candidate, amount: Floats) -> float:
     return float(np.nan_to_num(nan_median(since[slow] if slow.any() else since))) - before
 
 
+def _levels(ratios: Ratios, found: Candidate) -> Floats | None:
+    """Return by how much ranks are slower than their roles since the first step, [ranks]; None where the rank
+    was well before."""
+    if found.lasting:
+        return found.effect
+    # A baseline is drawn to what is usual of all, and what is left of a difference looks like a change.
+    if ratios.settled - found.steps >= LOOK_BEFORE:
+        return None
+    return nan_median(ratios.history.last("role", found.steps))
+
+
 def _is_class(ratios: Ratios, found: Candidate) -> bool:
     """Return whether several whole machines have been as slow since the first step: a class of machines, of
     another model or under a power limit, and no as many faults that began before the job; or whether most of
     its role is as slow, and the others are a class of faster ones."""
-    groups, least = ratios.groups, _HALF * found.size
+    levels = _levels(ratios, found)
+    if levels is None:
+        return False
+    groups, least = ratios.groups, _HALF * float(levels[found.rank])
     role = groups.index == groups.index[found.rank]
-    if role.sum() >= FEW and np.mean(found.effect[role] >= least) > _HALF:
+    if role.sum() >= FEW and np.mean(levels[role] >= least) > _HALF:
         return True
     # Of a role of which half is slow, the median is neither's.
-    over_usual = found.effect - groups.spread_out(group_quantile(found.effect, groups, _USUAL))
-    return any(slow_class(e, ratios.nodes, least=least)[found.rank] for e in (found.effect, over_usual))
+    over_usual = levels - groups.spread_out(group_quantile(levels, groups, _USUAL))
+    return any(slow_class(e, ratios.nodes, least=least)[found.rank] for e in (levels, over_usual))
 
 
 def _is_one_of_equals(ratios: Ratios, found: Candidate, places: PlaceMates) -> bool:
     """Return whether single ranks of several machines have been slower by the same since the first step: they
     are under one power limit, or of one kind. Faults of as many are not of one size, and those of a group
     are its own."""
-    levels = found.effect
-    if not found.lasting:
-        # A baseline is drawn to what is usual of all, and what is left of a difference looks like a change.
-        if ratios.settled - found.steps >= LOOK_BEFORE:
-            return False
-        levels = nan_median(ratios.history.last("role", found.steps))
+    levels = _levels(ratios, found)
+    if levels is None:
+        return False
     size = float(levels[found.rank])
     equal = np.abs(levels - size) <= _EQUAL * size
     slow = levels >= _HALF * size

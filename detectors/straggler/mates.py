@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detectors.peers.node_effects import MOST_OF_MACHINE
+from detectors.peers.node_effects import MOST_OF_MACHINE, ONE_CLASS
 from detectors.peers.ratios import Ratios
 from detectors.robust import Floats, nan_median
 from detectors.straggler.candidate import SLOW_SIGMAS, Candidate, candidate, deviations, noise_of
@@ -121,15 +121,15 @@ def slow_with(
         due += np.flatnonzero(channel.raised & (channel.scores() >= 1.0)).tolist()
     # What needs a second kind of evidence is none against others.
     for rank in (r for r in due if channel.alone(r)):
-        for members, share in _sets_of(ratios, groups, rank, lasting=channel.is_lasting(rank)):
-            found, others = fresh.get(rank), members[~over[members]]
-            if not others.size or (found is None and not _looks_alike(ratios, channel, rank, members, share)):
+        for one in _sets_of(ratios, groups, rank, lasting=channel.is_lasting(rank)):
+            found, others = fresh.get(rank), one.members[~over[one.members]]
+            if not others.size or (found is None and not _looks_alike(ratios, channel, rank, one)):
                 continue
             found = found or candidate(ratios, channel, "compute", rank)
-            alike = _as_slow(ratios, channel, found, others)
-            if len(alike) + len(members) - len(others) < share * len(members):
+            alike = _as_slow(ratios, channel, found, others, least=one.alike)
+            if len(alike) + len(one.members) - len(others) < one.share * len(one.members):
                 continue
-            if share == 1.0 and stands_out(found.x[:, members], found.sigma) is not None:
+            if one.wait and stands_out(found.x[:, one.members], found.sigma) is not None:
                 continue
             for mate in alike:
                 bank = channel.lasting if mate.lasting else channel.change
@@ -139,31 +139,42 @@ def slow_with(
     return mates
 
 
-def _sets_of(ratios: Ratios, groups: Ints | None, rank: int, *, lasting: bool) -> list[tuple[Ints, float]]:
-    """Return who may be slow with ``rank``, and the share of them that has to be."""
+class _Together(NamedTuple):
+    """Ranks who may be slow with one of them if so large a ``share`` is, each by the share ``alike`` of its
+    slowdown; ``wait``: for each other, within their compute."""
+
+    members: Ints
+    share: float
+    alike: float
+    wait: bool
+
+
+def _sets_of(ratios: Ratios, groups: Ints | None, rank: int, *, lasting: bool) -> list[_Together]:
     sets = []
     machine = ratios.nodes.index == ratios.nodes.index[rank]
-    # Machines differ for good.
-    if not lasting and not machine.all():
-        sets.append((np.flatnonzero(machine), MOST_OF_MACHINE))
+    if not machine.all():
+        # Machines differ for good, by some of what a slow rank of one is slow by.
+        alike = 1.0 - ONE_CLASS if lasting else _ALIKE
+        sets.append(_Together(np.flatnonzero(machine), MOST_OF_MACHINE, alike, wait=False))
     if groups is not None and groups[rank] >= 0:
-        sets.append((np.flatnonzero(groups == groups[rank]), 1.0))
+        sets.append(_Together(np.flatnonzero(groups == groups[rank]), 1.0, _ALIKE, wait=True))
     return sets
 
 
-def _looks_alike(ratios: Ratios, channel: TimingChannel, rank: int, members: Ints, share: float) -> bool:
-    """Return whether enough ``members`` were as slow as ``rank`` lately; if not, its onset need not be
-    dated."""
+def _looks_alike(ratios: Ratios, channel: TimingChannel, rank: int, one: _Together) -> bool:
+    """Return whether enough ranks were as slow as ``rank`` lately; if not, its onset need not be dated."""
     x = deviations(ratios, channel, "compute", _AGAIN, lasting=channel.is_lasting(rank))
-    least = _ALIKE * float(nan_median(x[:, rank]))
-    return bool(np.mean(nan_median(x[:, members]) >= least) >= share)
+    least = one.alike * float(nan_median(x[:, rank]))
+    return bool(np.mean(nan_median(x[:, one.members]) >= least) >= one.share)
 
 
-def _as_slow(ratios: Ratios, channel: TimingChannel, found: Candidate, others: Ints) -> list[Candidate]:
-    """Return those of ``others`` as candidates who are as slow as ``found`` since then; none unless they
-    clearly are, taken together."""
+def _as_slow(
+    ratios: Ratios, channel: TimingChannel, found: Candidate, others: Ints, *, least: float
+) -> list[Candidate]:
+    """Return those of ``others`` as candidates who are as slow as ``found`` since then, by the share
+    ``least`` of it; none unless they clearly are, taken together."""
     mates = [replace(found, rank=int(r), sigma=noise_of(ratios, channel, int(r))) for r in others]
-    alike = [m for m in mates if m.size >= max(_ALIKE * found.size, _EACH_SIGMAS * m.uncertainty)]
+    alike = [m for m in mates if m.size >= max(least * found.size, _EACH_SIGMAS * m.uncertainty)]
     if not alike:
         return []
     together = math.fsum(m.size for m in alike) / math.hypot(*(m.uncertainty for m in alike))

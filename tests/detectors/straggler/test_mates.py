@@ -59,3 +59,27 @@ def test_a_group_slow_since_the_start_is_likely_one_in_a_stage_that_was_not_know
     found, together = found_slow(by, roles=None, noise=np.full(ranks, 0.02), stage=1.5, since=0)
     assert sorted(found) == SLOW
     assert set(together.values()) == {GROUP}
+
+
+@pytest.mark.parametrize(("since", "within"), [(0, 25), (CHANGED, 12)], ids=["since the start", "later"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_machine_is_found_with_the_first_of_its_ranks(since, within, seed):
+    """Its noisiest ones would take twenty steps more by themselves, or sixty."""
+    ranks, slow = 64, list(range(8, 16))
+    noise, by = np.full(ranks, 0.02), np.ones(ranks)
+    noise[slow], by[slow] = np.linspace(0.015, 0.04, ON_NODE), 1.06
+    roles = np.zeros(ranks, dtype=np.intp)
+    found, _ = found_slow(by, roles=roles, noise=noise, since=since, steps=since + 40, seed=seed)
+    assert sorted(found) == slow
+    assert max(found.values()) <= since + within
+
+
+@pytest.mark.parametrize("since", [0, CHANGED], ids=["since the start", "later"])
+def test_ranks_of_the_machine_that_are_slow_by_less_are_not(since):
+    """A GPU that fails on a machine that is a little slower: it is named, not its machine."""
+    ranks, noise = 64, np.full(64, 0.01)
+    by = np.ones(ranks)
+    by[8:16], by[8] = 1.02, 1.10
+    roles = np.zeros(ranks, dtype=np.intp)
+    found, _ = found_slow(by, roles=roles, noise=noise, since=since, steps=since + 40)
+    assert list(found) == [8]

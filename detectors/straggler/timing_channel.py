@@ -138,6 +138,7 @@ class TimingChannel:
         self.raised: Bools = np.zeros(ranks, dtype=bool)
         self.believed: Bools = np.zeros(ranks, dtype=bool)
         self._quiet = np.zeros(ranks, dtype=np.int64)
+        self._weighed = False
         self.size = np.zeros(ranks)
         self.job_pace = np.full(ranks, np.nan)
 
@@ -231,6 +232,7 @@ class TimingChannel:
         Where the work is ``steady``, three steps far off stand alone if so many in a row, at one rank by
         chance, are rare enough in this job; elsewhere it takes four.
         """
+        self._weighed = True
         share, read = self.config.clip_share, np.isfinite(residual)
         # The share is a third: three such steps in a row are as rare as what stands alone has to be.
         rare = self._spikes.surprise >= share * threshold(len(self.raised), 1, P_ALONE)
@@ -246,6 +248,7 @@ class TimingChannel:
 
     def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats, steady: bool = False) -> None:
         """Take one step of ratios as they are as evidence of a rank that always was slow."""
+        self._weighed = True
         ceiling = _ceiling(self._far_lasting) if steady else math.inf
         self.lasting.update(ratio, sigma=sigma, smallest=smallest, ceiling=ceiling)
         self._far_lasting.update(ratio > _FAR_SIGMAS * sigma, read=np.isfinite(ratio), slow=self.raised)
@@ -279,11 +282,15 @@ class TimingChannel:
 
         A step is quiet without evidence of half of what the rank was slow by, and with less than makes a
         suspicion of any: that of small effects hardly ever goes altogether where the noise is as large.
-        Of ranks with other noise besides (``widen``) a quarter of the threshold is none.
+        Of ranks with other noise besides (``widen``) a quarter of the threshold is none. No step is
+        quiet that could not be weighed, as when a job has begun again.
         """
         if not self.raised.any():
             self._quiet[:] = 0
             return []
+        if not self._weighed:
+            return []
+        self._weighed = False
         least = np.minimum(_STILL * self.size, math.log1p(LARGE))
         shown = np.maximum(self.change.of_effects(least), self.lasting.of_effects(least))
         # Where other noise is in the ratios, some evidence comes and goes in most steps.

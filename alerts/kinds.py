@@ -67,7 +67,7 @@ KINDS: dict[str, Kind] = {
         text="Watch {place}; it comes and goes.",
         pages="machine",
         own_action=True,
-        gathered_into=("group",),
+        gathered_into=("node", "group"),
     ),
     "straggler.job_wide": Kind(
         standing=SYMPTOM,

@@ -173,11 +173,13 @@ def three_ranks(**changes):
     return run(*(slow(10, subject=r, overwhelming=True, **changes) for r in ranks))
 
 
-def test_nearly_all_ranks_of_a_node_are_one_finding():
-    """Three of a node's four ranks that slow down together make one finding about the node."""
-    last, versions = three_ranks(ranks_on_node=4)
+@pytest.mark.parametrize("kind", ["straggler.fail_slow", "straggler.intermittent"])
+def test_nearly_all_ranks_of_a_node_are_one_finding(kind):
+    """Three of its four ranks that slow down together, for good or on and off, make one finding about the
+    node."""
+    last, versions = three_ranks(ranks_on_node=4, kind=kind)
     assert [f.subject.type for f in versions if f.status == "open"] == ["node"]
-    assert last["straggler.fail_slow", "rank"].group_key == last["straggler.fail_slow", "node"].dedup_key
+    assert last[kind, "rank"].group_key == last[kind, "node"].dedup_key
 
 
 def test_a_node_is_slow_since_its_middle_rank_is():

@@ -101,8 +101,8 @@ _AS_FAR = 0.75
 # Chosen: the scatter of four blocks of as many ranks is known to 2 %, and a step of 8,192 ranks stays cheap.
 _MOST_MATES = 256
 
-# Chosen: steps read before the onset for a rank's own past to count.
-_LEAST_OWN_PAST = 10
+# Chosen: steps read before the onset for a rank's own past to count, and to show that it was well.
+_LEAST_OWN_PAST, _LEAST_BEFORE = 10, 5
 
 
 def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMates) -> bool:
@@ -127,7 +127,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
         _is_shared_by_role(ratios, found)
         or waits_least(ratios, found) is False
         or (_others_may_have_changed(ratios, found) and not _changed_itself(ratios, found))
-        or _has_more_work(ratios, found)
+        or has_more_work(ratios, found)
         or _is_class(ratios, found)
         or _is_one_of_equals(ratios, found, places)
         or _rose_with_its_place(ratios, found, places)
@@ -349,7 +349,7 @@ def block_length(found: Candidate) -> int:
     return min(found.steps, _LONGEST_BLOCK)
 
 
-def _has_more_work(ratios: Ratios, found: Candidate) -> bool:
+def has_more_work(ratios: Ratios, found: Candidate) -> bool:
     """Return whether the work that the rank reports beyond its mates' explains its excess.
 
     With a(t) the log of the rank's amount over the median of its mates', the work explains
@@ -388,10 +388,14 @@ def _levels(ratios: Ratios, found: Candidate) -> Floats | None:
     was well before."""
     if found.lasting:
         return found.effect
-    # A baseline is drawn to what is usual of all, and what is left of a difference looks like a change.
-    if ratios.settled - found.steps >= LOOK_BEFORE:
+    before = ratios.settled - found.steps
+    if before >= LOOK_BEFORE:
         return None
-    return nan_median(ratios.history.last("role", found.steps))
+    # A baseline is drawn to what is usual of all, and what is left of a difference looks like a change.
+    role = ratios.history.last("role", ratios.settled)
+    levels = nan_median(role[-found.steps :])
+    was = nan_median(role[: -found.steps, found.rank]) if before >= _LEAST_BEFORE else math.inf
+    return None if was < _HALF * levels[found.rank] else levels
 
 
 def _is_class(ratios: Ratios, found: Candidate) -> bool:

@@ -5,19 +5,23 @@ other steps.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from detectors.peers.node_effects import MOST_OF_MACHINE, ONE_CLASS
+from detectors.peers.peers import PeerGroups
 from detectors.peers.ratios import Ratios
 from detectors.robust import Floats, nan_median
 from detectors.straggler.candidate import SLOW_SIGMAS, Candidate, candidate, deviations, noise_of
 from detectors.straggler.core import Ints, Mates, SlowRank
-from detectors.straggler.gates import SURE_SIGMAS
-from detectors.straggler.timing_channel import TimingChannel
+from detectors.straggler.gates import SURE_SIGMAS, has_more_work, waits_least
+from detectors.straggler.timing_channel import QUIET_STEPS, TimingChannel
+
+Bools = npt.NDArray[np.bool_]
 
 # Chosen, of a rank's own slowdown: mates who show less do not wait for all of it.
 _ALIKE = 0.5
@@ -104,32 +108,61 @@ def mates(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: TensorG
     return "as_slow" if least >= _ALIKE * own else ""
 
 
+class Together(NamedTuple):
+    """Sets of ranks that may be slow together, if so large a ``share`` of one is; ``wait``: for each other,
+    within their compute."""
+
+    sets: PeerGroups
+    share: float
+    wait: bool
+
+
+def together(nodes: PeerGroups, tensor_groups: Ints | None) -> tuple[Together, ...]:
+    """Return the sets that may be slow together: machines, where there are several, and tensor-parallel
+    groups, numbered per rank (-1: none; None: unknown)."""
+    found = [Together(nodes, MOST_OF_MACHINE, wait=False)] if nodes.sizes.size > 1 else []
+    if tensor_groups is not None:
+        by_itself = tensor_groups.max() + 1 + np.arange(tensor_groups.size)
+        groups = PeerGroups.of(np.where(tensor_groups < 0, by_itself, tensor_groups))
+        found.append(Together(groups, 1.0, wait=True))
+    return tuple(found)
+
+
 def slow_with(
-    ratios: Ratios, channel: TimingChannel, confirmed: Iterable[Candidate], groups: Ints | None
+    ratios: Ratios,
+    channel: TimingChannel,
+    confirmed: Iterable[Candidate],
+    kinds: Iterable[Together],
+    visited: Sequence[int],
 ) -> list[Candidate]:
     """Return the ranks that are slow in compute with ``confirmed`` ones, or with some found before, and take
-    them as slow: most of its machine, and the others of its tensor-parallel group, of which nobody is clearly
-    slower. ``groups`` [ranks] number these (-1: none); None: unknown.
+    them as slow: most of a machine, and all of a tensor-parallel group of which nobody is clearly slower.
+    Those ``visited`` are slow in turn, and not with it.
 
     Where all of a set are slow, the noise of each decides who crosses the threshold first: one by one they
     would pass for faults of their own.
     """
     fresh, over, mates = {found.rank: found for found in confirmed}, channel.raised.copy(), list[Candidate]()
     over[list(fresh)] = True
-    due = list(fresh)
-    if ratios.settled % _AGAIN == 0:
-        due += np.flatnonzero(channel.raised & (channel.scores() >= 1.0)).tolist()
+    if not over.any():
+        return []
     # What needs a second kind of evidence is none against others.
-    for rank in (r for r in due if channel.alone(r)):
-        for one in _sets_of(ratios, groups, rank, lasting=channel.is_lasting(rank)):
-            found, others = fresh.get(rank), one.members[~over[one.members]]
-            if not others.size or (found is None and not _looks_alike(ratios, channel, rank, one)):
+    sure = over & channel.sure
+    known = channel.raised & sure & (channel.scores() >= 1.0)
+    lately = _lately(ratios, channel) if ratios.settled % _AGAIN == 0 and known.any() else None
+    for kind in kinds:
+        again = [] if lately is None else _with_others(kind, over, known, channel.size, lately)
+        for rank in [*(r for r in fresh if sure[r]), *again]:
+            members = kind.sets.members_with(rank)
+            others = members[~over[members]]
+            if not others.size:
                 continue
-            found = found or candidate(ratios, channel, "compute", rank)
-            alike = _as_slow(ratios, channel, found, others, least=one.alike)
-            if len(alike) + len(one.members) - len(others) < one.share * len(one.members):
+            found = fresh.get(rank) or candidate(ratios, channel, "compute", rank)
+            own = others[~np.isin(others, visited)]
+            alike = _as_slow(ratios, channel, found, own, wait=kind.wait)
+            if len(alike) + len(members) - len(others) < kind.share * len(members):
                 continue
-            if one.wait and stands_out(found.x[:, one.members], found.sigma) is not None:
+            if kind.wait and stands_out(found.x[:, members], found.sigma) is not None:
                 continue
             for mate in alike:
                 bank = channel.lasting if mate.lasting else channel.change
@@ -139,46 +172,49 @@ def slow_with(
     return mates
 
 
-class _Together(NamedTuple):
-    """Ranks who may be slow with one of them if so large a ``share`` is, each by the share ``alike`` of its
-    slowdown; ``wait``: for each other, within their compute."""
-
-    members: Ints
-    share: float
-    alike: float
-    wait: bool
+def _lately(ratios: Ratios, channel: TimingChannel) -> Floats:
+    """Return by how much ranks were slow in the last steps, [ranks], by either question."""
+    change, lasting = (deviations(ratios, channel, "compute", _AGAIN, lasting=x) for x in (False, True))
+    slow: Floats = np.fmax(nan_median(change), nan_median(lasting))
+    return slow
 
 
-def _sets_of(ratios: Ratios, groups: Ints | None, rank: int, *, lasting: bool) -> list[_Together]:
-    sets = []
-    machine = ratios.nodes.index == ratios.nodes.index[rank]
-    if not machine.all():
-        # Machines differ for good, by some of what a slow rank of one is slow by.
-        alike = 1.0 - ONE_CLASS if lasting else _ALIKE
-        sets.append(_Together(np.flatnonzero(machine), MOST_OF_MACHINE, alike, wait=False))
-    if groups is not None and groups[rank] >= 0:
-        sets.append(_Together(np.flatnonzero(groups == groups[rank]), 1.0, _ALIKE, wait=True))
-    return sets
-
-
-def _looks_alike(ratios: Ratios, channel: TimingChannel, rank: int, one: _Together) -> bool:
-    """Return whether enough ranks were as slow as ``rank`` lately; if not, its onset need not be dated."""
-    x = deviations(ratios, channel, "compute", _AGAIN, lasting=channel.is_lasting(rank))
-    least = one.alike * float(nan_median(x[:, rank]))
-    return bool(np.mean(nan_median(x[:, one.members]) >= least) >= one.share)
+def _with_others(kind: Together, over: Bools, known: Bools, size: Floats, lately: Floats) -> list[int]:
+    """Return the ``known`` ranks [ranks] in whose set enough were as slow ``lately``, and some have not been
+    found (``over`` [ranks]); ``size`` [ranks] is by how much they were slow when found."""
+    sets, least = kind.sets, np.full(kind.sets.sizes.size, np.inf)
+    np.minimum.at(least, sets.index[known], _ALIKE * np.fmax(lately, _ALIKE * size)[known])
+    slow = over | (lately >= least[sets.index])
+    partly = np.bincount(sets.index, weights=over) < sets.sizes
+    enough = np.bincount(sets.index, weights=slow) >= kind.share * sets.sizes
+    return np.flatnonzero(known & (partly & enough)[sets.index]).tolist()
 
 
 def _as_slow(
-    ratios: Ratios, channel: TimingChannel, found: Candidate, others: Ints, *, least: float
+    ratios: Ratios, channel: TimingChannel, found: Candidate, others: Ints, *, wait: bool
 ) -> list[Candidate]:
-    """Return those of ``others`` as candidates who are as slow as ``found`` since then, by the share
-    ``least`` of it; none unless they clearly are, taken together."""
+    """Return those of ``others`` as candidates who are as slow as ``found`` since then and still are; none
+    unless they clearly are, taken together."""
+    # Machines differ for good, by some of what a slow rank of one is slow by.
+    least = 1.0 - ONE_CLASS if found.lasting and not wait else _ALIKE
+    now = nan_median(found.x[-QUIET_STEPS:])
     mates = [replace(found, rank=int(r), sigma=noise_of(ratios, channel, int(r))) for r in others]
-    alike = [m for m in mates if m.size >= max(least * found.size, _EACH_SIGMAS * m.uncertainty)]
+    alike = [
+        mate
+        for mate in mates
+        if mate.size >= max(least * found.size, _EACH_SIGMAS * mate.uncertainty)
+        and now[mate.rank] >= least * max(now[found.rank], _ALIKE * found.size)
+        and (wait or not _is_explained(ratios, mate))
+    ]
     if not alike:
         return []
-    together = math.fsum(m.size for m in alike) / math.hypot(*(m.uncertainty for m in alike))
-    return alike if together >= SURE_SIGMAS else []
+    sure = math.fsum(m.size for m in alike) / math.hypot(*(m.uncertainty for m in alike))
+    return alike if sure >= SURE_SIGMAS else []
+
+
+def _is_explained(ratios: Ratios, mate: Candidate) -> bool:
+    """Return whether a rank waits more than others, as a victim does, or has more work."""
+    return waits_least(ratios, mate) is False or has_more_work(ratios, mate)
 
 
 def stands_out(x: Floats, sigma: float) -> int | None:

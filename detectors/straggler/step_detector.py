@@ -60,7 +60,7 @@ from detectors.straggler.core import (
 from detectors.straggler.explanation import explain
 from detectors.straggler.gates import UNLIKE_PEERS, is_confirmed
 from detectors.straggler.intermittence import AGAIN
-from detectors.straggler.mates import TensorGroup, likely_group, slow_with, stands_out
+from detectors.straggler.mates import TensorGroup, likely_group, slow_with, stands_out, together
 from detectors.straggler.moving_slowness import ON_AND_OFF, MovingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
@@ -125,6 +125,7 @@ class StragglerDetector:
         self.channels: dict[Timing, TimingChannel] = {name: TimingChannel(ranks) for name in TIMINGS}
         self.pace_spread = 0.0
         self._tensor_groups = tensor_groups
+        self._together = together(self.ratios.nodes, tensor_groups)
         if shared_work is None:
             shared_work = _unknown_work(self.ratios.nodes.index, alike=roles is not None)
         self._shared_work = shared_work
@@ -387,7 +388,7 @@ class StragglerDetector:
             confirmed = self._moving.unexplained(self.ratios, confirmed)
             confirmed += self._whole_machines(confirmed)
             confirmed += self._whole_replicas(confirmed)
-            confirmed += slow_with(self.ratios, channel, confirmed, self._tensor_groups)
+            confirmed += slow_with(self.ratios, channel, confirmed, self._together, self._moving.visited)
         elif timing == "rest":
             confirmed = [found for found in confirmed if self._stalls_alone(found.rank)]
         for found in confirmed:

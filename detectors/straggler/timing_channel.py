@@ -138,7 +138,6 @@ class TimingChannel:
         self.raised: Bools = np.zeros(ranks, dtype=bool)
         self.believed: Bools = np.zeros(ranks, dtype=bool)
         self._quiet = np.zeros(ranks, dtype=np.int64)
-        self._weighed = False
         self.size = np.zeros(ranks)
         self.job_pace = np.full(ranks, np.nan)
 
@@ -232,7 +231,6 @@ class TimingChannel:
         Where the work is ``steady``, three steps far off stand alone if so many in a row, at one rank by
         chance, are rare enough in this job; elsewhere it takes four.
         """
-        self._weighed = True
         share, read = self.config.clip_share, np.isfinite(residual)
         # The share is a third: three such steps in a row are as rare as what stands alone has to be.
         rare = self._spikes.surprise >= share * threshold(len(self.raised), 1, P_ALONE)
@@ -248,7 +246,6 @@ class TimingChannel:
 
     def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats, steady: bool = False) -> None:
         """Take one step of ratios as they are as evidence of a rank that always was slow."""
-        self._weighed = True
         ceiling = _ceiling(self._far_lasting) if steady else math.inf
         self.lasting.update(ratio, sigma=sigma, smallest=smallest, ceiling=ceiling)
         self._far_lasting.update(ratio > _FAR_SIGMAS * sigma, read=np.isfinite(ratio), slow=self.raised)
@@ -269,9 +266,11 @@ class TimingChannel:
 
     def alone(self, rank: int) -> bool:
         """Whether the evidence suffices without a second kind."""
-        return bool(self._alone()[rank])
+        return bool(self.sure[rank])
 
-    def _alone(self) -> Bools:
+    @property
+    def sure(self) -> Bools:
+        """Ranks whose evidence suffices without a second kind, [ranks]."""
         # As far above its own threshold as change is above its.
         lasting = self.lasting.h + self.h_alone - self.h
         enough: Bools = (self.change.best >= self.h_alone) | (self.lasting.best >= lasting)
@@ -282,22 +281,18 @@ class TimingChannel:
 
         A step is quiet without evidence of half of what the rank was slow by, and with less than makes a
         suspicion of any: that of small effects hardly ever goes altogether where the noise is as large.
-        Of ranks with other noise besides (``widen``) a quarter of the threshold is none. No step is
-        quiet that could not be weighed, as when a job has begun again.
+        Of ranks with other noise besides (``widen``) a quarter of the threshold is none.
         """
         if not self.raised.any():
             self._quiet[:] = 0
             return []
-        if not self._weighed:
-            return []
-        self._weighed = False
         least = np.minimum(_STILL * self.size, math.log1p(LARGE))
         shown = np.maximum(self.change.of_effects(least), self.lasting.of_effects(least))
         # Where other noise is in the ratios, some evidence comes and goes in most steps.
         wide = self._besides.sigma > 0
         nothing = np.where(wide, shown < self.h / 4, (shown <= 0) & (self.scores() < 1.0))
         self._quiet = np.where(self.raised & nothing, self._quiet + 1, 0)
-        self.believed |= self.raised & self._alone()
+        self.believed |= self.raised & self.sure
         done = [int(i) for i in np.flatnonzero(self._quiet >= QUIET_STEPS)]
         over = (self._quiet >= QUIET_STEPS) & wide
         if over.any():

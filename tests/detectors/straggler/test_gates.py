@@ -338,3 +338,12 @@ def test_a_machine_left_out_moves_no_peer():
     slow = found(compute, per_node=4)
     assert {one.rank for one in slow} == {16, 17, 18, 19}
     assert [one.ratio for one in slow] == pytest.approx([1.2] * 4, abs=0.01)
+
+
+@pytest.mark.parametrize("onset", [30, 40])
+def test_two_machines_that_were_well_at_first_are_no_class(onset):
+    """They become slow in one step, ten steps after those of warm-up, or twenty."""
+    compute = np.exp(0.01 * np.random.default_rng(1).normal(size=(120, 64)))
+    slow = np.isin(np.arange(64) // 8, [1, 4])
+    compute[onset:, slow] *= 1.1
+    assert named(compute, first=0) == set(np.flatnonzero(slow))

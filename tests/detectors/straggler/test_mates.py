@@ -83,3 +83,16 @@ def test_ranks_of_the_machine_that_are_slow_by_less_are_not(since):
     roles = np.zeros(ranks, dtype=np.intp)
     found, _ = found_slow(by, roles=roles, noise=noise, since=since, steps=since + 40)
     assert list(found) == [8]
+
+
+def test_a_rank_that_is_well_again_is_not_found_with_its_machine():
+    """The others stay slow, and since they became so it was for most of the time."""
+    rng, ranks, slow = np.random.default_rng(1), 64, np.arange(8, 16)
+    detector = StragglerDetector(ranks, np.zeros(ranks, dtype=np.intp), nodes=np.arange(ranks) // ON_NODE)
+    found: list[int] = []
+    for s in range(300):
+        seconds = np.exp(0.01 * rng.normal(size=ranks))
+        seconds[slow if s < 200 else slow[:-1]] *= 1.3 if s >= CHANGED else 1.0
+        found += [one.rank for one in detector.update(of_compute(s, 1000.0 + s, seconds)).slow]
+    assert sorted(found) == slow.tolist()
+    assert not detector.channels["compute"].raised[15]

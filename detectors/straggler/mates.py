@@ -165,8 +165,7 @@ def slow_with(
             if kind.wait and stands_out(found.x[:, members], found.sigma) is not None:
                 continue
             for mate in alike:
-                bank = channel.lasting if mate.lasting else channel.change
-                bank.take(mate.rank, size=mate.size, steps=mate.steps)
+                channel.take(mate.rank, size=mate.size, steps=mate.steps, lasting=mate.lasting)
             over[[mate.rank for mate in alike]] = True
             mates += alike
     return mates

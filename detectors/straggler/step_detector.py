@@ -306,7 +306,7 @@ class StragglerDetector:
         confirmed = [f for f in found if is_confirmed(self.ratios, f, over, self._places)]
         for one in confirmed:
             channel.find(one.rank, size=one.size)
-            channel.lasting.take(one.rank, size=one.size, steps=one.steps)
+            channel.take(one.rank, size=one.size, steps=one.steps, lasting=True)
             if timing == "compute":
                 self._groups.take(one, self.ratios.settled)
         return tuple(slow_rank(self.ratios, channel, one, over) for one in confirmed)
@@ -478,8 +478,7 @@ class StragglerDetector:
             sets.take(one)
             for found in one.ranks:
                 if not slow[found.rank]:
-                    bank = channel.lasting if found.lasting else channel.change
-                    bank.take(found.rank, size=found.size, steps=found.steps)
+                    channel.take(found.rank, size=found.size, steps=found.steps, lasting=found.lasting)
                     whole.append(found)
             slow = over
         return whole

@@ -145,6 +145,12 @@ class TimingChannel:
         """Take a rank as slow from now on, by ``size``, until ``settle`` returns it."""
         self.raised[rank], self.size[rank], self.job_pace[rank] = True, size, job_pace
 
+    def take(self, rank: int, *, size: float, steps: int, lasting: bool) -> None:
+        """Take evidence found in another way that a rank is slow by ``size`` (log ratio) for ``steps`` steps;
+        ``lasting``: as it always was."""
+        bank = self.lasting if lasting else self.change
+        bank.take(rank, size=size, steps=steps)
+
     def forget(self) -> None:
         """Drop baselines and the evidence of ranks that are not slow: they are compared with others now."""
         self.noise, self._besides = None, Noise(np.zeros(self.raised.size), np.zeros(self.raised.size), 0)

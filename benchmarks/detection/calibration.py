@@ -258,7 +258,10 @@ def _job(seed: int) -> Iterator[Row]:
 
 def _opened(stream: Iterable[Record]) -> list[Finding]:
     pipeline = local_pipeline(Tuning(base=Configs(finding=FindingConfig(calibration=LINEAR))))
-    return final_versions(findings_of(stream, pipeline))
+    opened = final_versions(findings_of(stream, pipeline))
+    if pipeline.set_aside:
+        raise RuntimeError(f"a detector failed: {dict(pipeline.set_aside)}")
+    return opened
 
 
 def _accusing(findings: Iterable[Finding]) -> list[Finding]:

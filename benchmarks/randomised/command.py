@@ -39,15 +39,16 @@ SHOWN = ("ratio > 1.05", "MAD z > 5")
 
 
 class Scored(NamedTuple):
-    """The outcomes of one job by rule, and how long `slowrank backtest` took."""
+    """The outcomes of one job by rule, how long its backtest took, and whether a detector ``failed``."""
 
     truth: Truth
     by_rule: dict[str, Outcome]
     backtest_seconds: float
+    failed: bool
 
 
 def main(argv: list[str]) -> int:
-    """Score the asked draws and write the sums; the exit status is 0."""
+    """Score the asked draws and write the sums; the exit status is 1 if a detector failed on one."""
     options = _options(argv)
     seeds = SETS[options.set][options.first : options.first + options.draws]
     scored = []
@@ -62,7 +63,7 @@ def main(argv: list[str]) -> int:
     _print_table(result)
     kept = json.loads(options.json.read_text()) if options.json.exists() else {}
     options.json.write_text(json.dumps(kept | {options.set: result}, indent=1) + "\n")
-    return 0
+    return int(any(job.failed for job in scored))
 
 
 def score_seed(seed: int, *, most_ranks: int, keep: Path | None = None) -> Scored:
@@ -74,13 +75,16 @@ def score_seed(seed: int, *, most_ranks: int, keep: Path | None = None) -> Score
         truth = write_job(seed, rows, most_ranks=most_ranks)
         began = time.perf_counter()
         command = [str(Path(sys.executable).with_name("slowrank")), "backtest", str(rows), "-o", str(found)]
-        subprocess.run(command, check=True, capture_output=True)
+        ran = subprocess.run(command, check=True, capture_output=True)
+        failed = b"a detector failed" in ran.stderr
+        if failed:
+            print(f"{seed}: {ran.stderr.decode()}", file=sys.stderr)
         seconds = time.perf_counter() - began
         findings = [json.loads(line) for line in found.read_text().splitlines()]
         by_rule = {PRODUCT: outcome(truth, findings)} | _baselines(truth, rows)
         if keep:
             (folder / f"{seed}.truth.json").write_text(json.dumps(asdict(truth)) + "\n")
-        return Scored(truth, by_rule, seconds)
+        return Scored(truth, by_rule, seconds, failed)
 
 
 def _baselines(truth: Truth, rows: Path) -> dict[str, Outcome]:

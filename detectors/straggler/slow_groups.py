@@ -108,7 +108,8 @@ class GroupFamilies:
             yield family, members
 
 
-@dataclass(slots=True)
+# Each is itself alone: arrays of members are not compared.
+@dataclass(slots=True, eq=False)
 class RankGroup:
     """A group that is slow as one: its ``family`` and ``members`` (places); ``slow`` ones were found so.
 

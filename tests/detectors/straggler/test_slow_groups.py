@@ -137,6 +137,19 @@ def test_a_group_lasts_until_most_of_it_are_well():
     assert not groups.open
 
 
+def test_of_two_groups_of_a_family_either_may_be_well_first():
+    one, two = GROUP, np.flatnonzero(COORDS["dp"] == 6)
+    groups, raised = SlowGroups(families()), np.zeros(RANKS, dtype=bool)
+    for rank in one:
+        groups.take(found(rank, effects(one)), 100)
+    for rank in two:
+        groups.take(found(rank, effects(two)), 300)
+    assert len(groups.open) == 2
+    raised[one] = True
+    assert groups.settle(raised, 310) == []
+    assert [group.members.tolist() for group in groups.open] == [one.tolist()]
+
+
 def test_a_rank_that_relapses_while_its_group_is_slow_is_part_of_it_again():
     groups, raised = SlowGroups(families()), np.zeros(RANKS, dtype=bool)
     for rank in GROUP:

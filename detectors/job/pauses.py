@@ -7,8 +7,9 @@ A gap above max(4 s, 3 usual gaps) is a pause; the last 32 are kept. The pattern
 steps (a difference of pauses, or the greatest common divisor of all) such that 75 % of the pauses, k of them,
 fall within a step of one phase, and (P / 3)^(k - 2) >= 25: the first pause gives the phase, the second the
 period, and each further one fits by chance in three of P cases. Without a pattern in steps, pauses whose
-starts are regular in time to 10 % are due by the clock; otherwise one may come at any time. Pauses are
-forgotten after 256 steps, or three usual distances, without one. All limits are chosen.
+starts are regular in time to 10 % are due by the clock; otherwise one may come at any time, and the two
+longest are exceptions. Pauses are forgotten after 256 steps, or three usual distances, without one. All
+limits are chosen.
 """
 
 import math
@@ -36,6 +37,9 @@ _SHORTEST_PERIOD = 5
 # Share by which pauses that go by the clock may be early. Chosen: they wait for the end of a step.
 _REGULAR = 0.1
 
+# Place among pauses without a rhythm of the longest that is a habit. Chosen: two may be faults, that went by.
+_HABIT = 3
+
 # A pattern counts if most pauses are in it, and as many by chance are one in so many cases (chosen).
 _EXPLAINED = 0.75
 _CHANCE = 25
@@ -48,6 +52,13 @@ class Pause:
     number: int
     ts: float
     seconds: float
+
+
+class Due(NamedTuple):
+    """The ``longest`` pause [s] that the next may be like, and the longest that is ``usual``; 0: none."""
+
+    longest: float = 0.0
+    usual: float = 0.0
 
 
 class PausePattern(NamedTuple):
@@ -67,7 +78,7 @@ class Pauses:
     >>> pauses = Pauses()
     >>> for number in range(1, 401):
     ...     pauses.step(number, 10.0 * number, gap=30.0 if number % 100 == 0 else 1.0, usual=1.0)
-    >>> pauses.longest_before(450, 4500.0), pauses.longest_before(500, 5000.0)
+    >>> pauses.before(450, 4500.0).longest, pauses.before(500, 5000.0).longest
     (0.0, 30.0)
     """
 
@@ -86,17 +97,17 @@ class Pauses:
         elif self._pauses and number - self._pauses[-1].number > self._memory(self._first):
             self._pauses.clear()
 
-    def longest_before(self, number: int, ts: float) -> float:
-        """Return the longest [s] of the pauses that one from ``ts`` until step ``number`` may be like; 0: no
-        pause is due then."""
-        pattern = self._pattern()
-        if pattern is not None and not pattern.has(number):
-            chosen = [p.seconds for p in self._pauses if not pattern.has(p.number)]
-        elif pattern is None and not self._due(ts):
-            chosen = []
+    def before(self, number: int, ts: float) -> Due:
+        """Return which pauses one from ``ts`` until step ``number`` may be like."""
+        pattern, late = self._pattern(), self._late(ts)
+        if pattern is not None:
+            due = pattern.has(number)
+            chosen = [p.seconds for p in self._pauses if due or not pattern.has(p.number)]
         else:
-            chosen = [p.seconds for p in self._pauses]
-        return max(chosen, default=0.0)
+            due = bool(late)
+            chosen = [] if late is False else [p.seconds for p in self._pauses]
+        lengths = sorted((0.0, 0.0, 0.0, *chosen))
+        return Due(lengths[-1], lengths[-1 if due else -_HABIT])
 
     def _pattern(self) -> PausePattern | None:
         """Return the longest period that explains most pauses, and more of them than chance would."""
@@ -116,15 +127,16 @@ class Pauses:
                 return pattern
         return None
 
-    def _due(self, ts: float) -> bool:
-        """Whether it is time for a pause, where pauses go by the clock; else it always is."""
+    def _late(self, ts: float) -> bool | None:
+        """Whether it is time for a pause; None where pauses do not go by the clock."""
         begun = [pause.ts - pause.seconds for pause in self._pauses]
         apart = _differences(begun)
         if len(apart) < 3:
-            return True
+            return None
         period = sorted(apart)[len(apart) // 2]
-        regular = all(abs(s - period) <= _REGULAR * period for s in apart)
-        return not regular or ts - begun[-1] >= (1.0 - 2 * _REGULAR) * period
+        if any(abs(s - period) > _REGULAR * period for s in apart):
+            return None
+        return ts - begun[-1] >= (1.0 - 2 * _REGULAR) * period
 
     def _memory(self, first: int) -> float:
         """Return after how many steps without a pause those seen so far do not count any more."""

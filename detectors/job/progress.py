@@ -1,13 +1,13 @@
 """The ``no_progress`` half of the hang rule: a job without a new step for longer than any pause explains.
 
-With g the median of the last 256 gaps between new steps [s], p the longest pause that may be due here
-(``pauses``), and d the delay with which rows are sent, a job without a new step is
+With g the median of the last 256 gaps between new steps [s], p the longest pause that may be due here and q
+the longest usual one (``pauses``), and d the delay with which rows are sent, a job without a new step is
 
 * suspected early after max(12, 4 g, 2 p) + d, which counts only where all of its machines spin besides;
 * stalled after max(15, 5 g, 2 p) + d, three times that in its first 60 steps;
 * certainly stalled after max(60, the above), or 120 s while it has shown few of its pauses;
 * in its first 20 steps, certainly stalled after max(600, 10 times its longest gap) + d, and not before;
-* stalled without any need of its nodes, where none of them sends samples, after max(120, 5 g, p) + d; in
+* stalled without any need of its nodes, where none of them sends samples, after max(120, 5 g, q) + d; in
   the first 20 steps of a later attempt after max(120, 10 g', 2 s) + d, with the usual gap g' of the attempt
   before and the longest gap s of first steps so far.
 
@@ -42,7 +42,7 @@ ALONE_SECONDS = 120.0
 
 # Times the longest pause seen that the next one may take. Chosen: storage is slow at times; a hang that
 # begins in a pause is noticed so much later. Information does not wait for that: no multiple of the longest
-# of a few pauses bounds the next.
+# of a few pauses bounds the next, and one that came once or twice may have been a hang itself.
 _ALLOWED_PAUSES = 2.0
 
 # From when on ranks that did not arrive are waited for no more. Chosen: rows that a broken path delays mostly
@@ -178,13 +178,13 @@ class StallWatch:
         unsent = self._delay
         if len(self._gaps) < _LEARN_GAPS:
             return list(self._newborn(last, unsent))
-        longest = self._pauses.longest_before(self._number + self._stride, last)
+        due = self._pauses.before(self._number + self._stride, last)
         early, allowed, alone = (
-            max(least, gaps * self._usual, pauses * longest)
-            for least, gaps, pauses in (
-                (EARLY_SECONDS, _EARLY_GAPS, _ALLOWED_PAUSES),
-                (STALL_SECONDS, _STALL_GAPS, _ALLOWED_PAUSES),
-                (ALONE_SECONDS, _STALL_GAPS, 1.0),
+            max(least, gaps * self._usual, pause)
+            for least, gaps, pause in (
+                (EARLY_SECONDS, _EARLY_GAPS, _ALLOWED_PAUSES * due.longest),
+                (STALL_SECONDS, _STALL_GAPS, _ALLOWED_PAUSES * due.longest),
+                (ALONE_SECONDS, _STALL_GAPS, due.usual),
             )
         )
         if len(self._gaps) < _YOUNG_GAPS:

@@ -18,7 +18,7 @@ def pauses_after(pauses_at, *, steps, first=0, seconds=20.0):
 
 
 def allowed(pauses, numbers, ts):
-    return [n for n in numbers if pauses.longest_before(n, ts)]
+    return [n for n in numbers if pauses.before(n, ts).longest]
 
 
 def test_documented_example_runs():
@@ -30,7 +30,7 @@ def test_a_period_is_allowed_for_and_nothing_else():
     """Pauses every hundred steps are awaited at the next hundred, a step early or late."""
     pauses, ts = pauses_after(range(100, 600, 100), steps=600)
     assert allowed(pauses, range(600, 800), ts) == [600, 601, 699, 700, 701, 799]
-    assert pauses.longest_before(700, ts) == 20.0
+    assert pauses.before(700, ts).longest == 20.0
 
 
 def test_two_kinds_of_pauses_fall_on_what_they_share():
@@ -47,7 +47,7 @@ def test_two_kinds_of_pauses_fall_on_what_they_share():
         3201,
         3299,
     }
-    assert pauses.longest_before(3200, ts) == 20.0
+    assert pauses.before(3200, ts).longest == 20.0
 
 
 def test_one_odd_pause_does_not_hide_the_rhythm():
@@ -57,8 +57,8 @@ def test_one_odd_pause_does_not_hide_the_rhythm():
         gap = 60.0 if number and number % 100 == 0 else 8.0 if number == 537 else 1.0
         ts += gap
         pauses.step(number, ts, gap=gap, usual=1.0)
-    assert pauses.longest_before(1050, ts) == 8.0
-    assert pauses.longest_before(1100, ts) == 60.0
+    assert pauses.before(1050, ts).longest == 8.0
+    assert pauses.before(1100, ts).longest == 60.0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -67,6 +67,18 @@ def test_pauses_without_a_rhythm_are_allowed_anywhere(seed):
     at = set(np.random.default_rng(seed).choice(np.arange(100, 1000), 6, replace=False).tolist())
     pauses, ts = pauses_after(at, steps=1000)
     assert allowed(pauses, range(1000, 1300), ts) == list(range(1000, 1300))
+
+
+def test_two_pauses_without_a_rhythm_are_no_habit():
+    """The third longest of those without one is usual; of those that are due, the longest."""
+    pauses, ts = Pauses(), 0.0
+    for number, seconds in ((70, 30.0), (110, 10.0), (260, 20.0)):
+        ts += 1000.0 + number
+        pauses.step(number, ts, gap=seconds, usual=1.0)
+        expected = (30.0, 10.0) if number == 260 else (30.0, 0.0)
+        assert pauses.before(300, ts) == expected
+    pauses, ts = pauses_after(range(100, 600, 100), steps=600)
+    assert (pauses.before(650, ts), pauses.before(700, ts)) == ((0.0, 0.0), (20.0, 20.0))
 
 
 def test_pauses_by_the_clock_are_awaited_by_the_clock():
@@ -79,22 +91,22 @@ def test_pauses_by_the_clock_are_awaited_by_the_clock():
             gap, next_at = 20.0, next_at + 600.0
         ts, number = ts + gap, number + 1
         pauses.step(number, ts, gap=gap, usual=1.0)
-    assert pauses.longest_before(number + 1, ts + 200.0) == 0.0
-    assert pauses.longest_before(number + 1, ts + 550.0) == 20.0
+    assert pauses.before(number + 1, ts + 200.0).longest == 0.0
+    assert pauses.before(number + 1, ts + 550.0).longest == 20.0
 
 
 def test_what_never_came_again_is_forgotten():
     """A single long gap is allowed for during some hundred steps and not for ever."""
     for steps, expected in ((300, 30.0), (460, 0.0)):
         pauses, ts = pauses_after({100}, steps=steps, seconds=30.0)
-        assert pauses.longest_before(steps, ts) == expected
+        assert pauses.before(steps, ts).longest == expected
 
 
 def test_rare_pauses_are_remembered_for_as_long_as_they_are_rare():
     """Checkpoints every thousand steps are still known after nine hundred without one."""
     pauses, ts = pauses_after({1000, 2000, 3000, 4000}, steps=4900)
-    assert pauses.longest_before(5000, ts) == 20.0
-    assert pauses.longest_before(4900, ts) == 0.0
+    assert pauses.before(5000, ts).longest == 20.0
+    assert pauses.before(4900, ts).longest == 0.0
 
 
 @pytest.mark.parametrize(

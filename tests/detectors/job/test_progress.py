@@ -174,13 +174,20 @@ def test_a_young_job_may_pause_twice_its_longest_pause():
     ]
 
 
-def test_steps_suffice_once_a_stop_is_longer_than_any_pause():
-    """Machines that only send nothing count from twice that on."""
-    progress, ts = stepped([1.0] * 100 + [200.0] + [1.0] * 50)
-    stalls = progress.look(ts + 500.0)
+@pytest.mark.parametrize(
+    ("pauses", "alone"),
+    [([200.0], 120), ([200.0] * 2, 120), ([200.0] * 3, 200), ([140.0, 200.0, 260.0], 140)],
+)
+def test_steps_suffice_once_a_stop_is_longer_than_any_usual_pause(pauses, alone):
+    """Two that came by chance are no habit; machines that only send nothing count from twice the longest."""
+    gaps = [1.0] * 100
+    for steps, pause in zip((37, 61, 83), pauses, strict=False):
+        gaps += [pause, *[1.0] * steps]
+    progress, ts = stepped(gaps)
+    stalls = progress.look(ts + 900.0)
     assert [(round(s.at - ts), s.alone, s.score < 1.0) for s in stalls] == [
-        (200, True, True),
-        (400, True, False),
+        (alone, True, True),
+        (2 * max(pauses), True, False),
     ]
 
 

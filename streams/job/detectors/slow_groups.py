@@ -1,4 +1,4 @@
-"""Groups of ranks over several nodes that are slow as one, as the decision core explains them."""
+"""Groups of ranks that are slow as one, mostly over several nodes, as the decision core explains them."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,7 @@ _NAMED_RANKS = 8
 
 
 class SlowGroups(OfCore):
-    """Groups over several nodes that are slow as one, and their ranks, which open nothing by themselves."""
+    """Groups that are slow as one, and their ranks, which open nothing by themselves."""
 
     aspects = (GROUP, PART)
 
@@ -63,12 +63,14 @@ def _group_suspicion(view: JobView, group: SlowGroup, at: float) -> Suspicion:
     ranks = [view.subject(view.roster[i]) for i in group.members.tolist()]
     order = sorted(range(len(ranks)), key=lambda i: (-group.likely[i], i))[:MOST_SUSPECTS]
     middle = suspicion_of(view, group.middle, at)
-    nodes = sorted({at.node for at in ranks if at.node is not None})
+    machines = {at.node for at in ranks}
+    nodes = sorted(node for node in machines if node is not None)
     return msgspec.structs.replace(
         middle,
         subject=Subject(
             type="group",
             cluster=view.cluster,
+            node=nodes[0] if len(machines) == len(nodes) == 1 else None,
             job_id=view.job_id,
             attempt=view.attempt,
             coords=(shared := _shared(ranks, group.family)),

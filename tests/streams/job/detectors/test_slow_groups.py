@@ -90,6 +90,15 @@ def test_a_slow_replica_that_amounts_of_work_show_is_one_finding():
     assert found.title == "Group of ranks 4-7,20-23 and 8 more of job job is 1.20x slower than 48 peers"
 
 
+def test_a_slow_replica_on_one_machine_names_it():
+    """No coordinates are known; half of a machine reports one number of tokens, step after step."""
+    tokens = np.random.default_rng(4).integers(3000, 5000, (160, 16)).astype(float)[:, AT // 4]
+    work = slow_from(ONSET, np.arange(20, 24), 1.3) * tokens / 4000
+    [found] = [f for f in findings_of(work, {}, tokens=tokens) if f.kind == "straggler.fail_slow"]
+    assert (found.subject.type, found.subject.node, found.subject.ranks) == ("group", "node-0002", "20-23")
+    assert sorted(s.subject.rank for s in found.suspects) == [20, 21, 22, 23]
+
+
 def test_all_ranks_of_a_ramp_become_one_finding():
     """Though they cross the threshold at different steps."""
     work, members = slow_from(ONSET, [], 1.0), ranks_of(WHOLE, dp=1)

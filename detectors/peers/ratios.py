@@ -11,10 +11,10 @@ fitted:
   loading takes next to no time and has no useful logarithm.
 
 Unequal work is taken out where it is known and explains a good part of the differences (their spread falls
-to 0.7 of what it was): a + b * tokens + c * squared lengths [s] (``workload``, Huber 1964), or what the
-rest of the rank's replica deviates by in the step, since all its ranks work on the same batch
-(``replicas``), until all of a replica is slow. Ranks of machines under suspicion serve as no reference
-(leave-machine-out).
+to 0.7 of what it was): a + b * tokens + c * squared lengths [s] (``workload``, Huber 1964), or what the rest
+of the rank's replica deviates by in the step, since all its ranks work on the same batch (``replicas``), if
+that changes from step to step, and until all of a replica is slow. Ranks of machines under suspicion serve as
+no reference (leave-machine-out).
 
 Learnt after 20 settled steps: whether ranks share a wall clock, from the coefficient of variation of step
 times over ranks, and roles, where no coordinates are given, from gaps between the ranks' usual times; where
@@ -424,15 +424,16 @@ class Ratios:
         """Compare within the replica from when that explains a good part of the ranks' differences."""
         if self._replicas is None or self._share_batches or self.asynchronous:
             return
-        before = classify(self.history.last("role", self.config.learn))
+        before = self.history.last("role", self.config.learn)
         # Where the work is the same, what a replica shares is its machines, and one of them may be slow.
-        if before.kind == "fixed":
+        if classify(before).kind == "fixed":
             return
         v = self.history.last("v", min(self.settled, self.config.history))
         # For the trial: `_role_ratio` goes by it.
         self._share_batches = True
         role = self._role_ratio(v)
-        if classify(role[-self.config.learn :]).dispersion > _WORK_GAIN * before.dispersion:
+        # Batches change from step to step; what stays with a replica are slower machines.
+        if not _falls(_varying(role[-self.config.learn :]), _varying(before)):
             self._share_batches = False
         else:
             self._rewrite(v, role)
@@ -513,6 +514,12 @@ def _rest(t: StepTimes) -> Floats:
 def _falls(role: Floats, raw: Floats) -> bool:
     """Return whether the spread of log ratios falls from ``raw`` to ``role``, [steps, ranks]."""
     return classify(role).dispersion <= _WORK_GAIN * classify(raw).dispersion
+
+
+def _varying(role: Floats) -> Floats:
+    """Return log ratios [steps, ranks] less what is usual of each rank."""
+    varying: Floats = role - nan_median(role)
+    return varying
 
 
 def _falls_where(uneven: Bools, role: Floats, raw: Floats) -> bool:

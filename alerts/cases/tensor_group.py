@@ -93,7 +93,8 @@ def ranks_of(group: Case, cases: Mapping[str, Case]) -> tuple[Case, ...]:
     """Return the ranks that a group consists of, also those that are well again; of any other case none."""
     if group.subject.type != "group":
         return ()
-    return tuple(case for _, case in sorted(cases.items()) if is_mate(case, group))
+    mates = (case for _, case in sorted(cases.items()) if case.kind == group.kind)
+    return tuple(case for case in mates if is_mate(case, group))
 
 
 def suspects(mates: Collection[Case], helpers: Collection[Case]) -> tuple[Suspect, ...]:

@@ -32,7 +32,7 @@ from detectors.peers.roles import looks_like_stage
 from detectors.peers.rotating_slowness import ROUND
 from detectors.peers.shards import Shards
 from detectors.robust import nan_median
-from detectors.straggler.candidate import LOOK_BEFORE, Candidate
+from detectors.straggler.candidate import LOOK_BEFORE, Candidate, series_of
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -119,8 +119,9 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
     if 2 * np.count_nonzero(over & compared) > np.count_nonzero(compared) or not found.is_persistent:
         return False
     if found.timing == "data":
-        # A rank loads its data by itself: no role, wait or amount of work makes it load longer.
-        return True
+        # A rank loads its data by itself: no role, wait or amount of work makes it load longer. One that
+        # loads no longer than the others seems to change where the work does that it is a share of.
+        return _now(ratios, found) >= _HALF * found.size
     if found.timing == "rest":
         return _stalls_by_itself(ratios, found)
     return not (
@@ -484,8 +485,13 @@ def _others_may_have_changed(ratios: Ratios, found: Candidate) -> bool:
     look as slow, or it was quicker than its peers and is as quick as they are now."""
     if ratios.asynchronous or _is_one_of_many(ratios, found):
         return True
-    now = float(nan_median(ratios.history.last("x", found.steps)[:, found.rank]))
-    return not found.lasting and now < _HALF * found.size
+    return not found.lasting and _now(ratios, found) < _HALF * found.size
+
+
+def _now(ratios: Ratios, found: Candidate) -> float:
+    """Return by how much the rank has been over its peers since the onset, whatever is usual of it."""
+    series = series_of(found.timing, lasting=found.lasting)
+    return float(nan_median(ratios.history.last(series, found.steps)[:, found.rank]))
 
 
 def _is_one_of_many(ratios: Ratios, found: Candidate) -> bool:

@@ -382,15 +382,16 @@ class StragglerDetector:
         suspected = [candidate(self.ratios, channel, timing, int(rank)) for rank in np.flatnonzero(due)]
         over |= channel.raised
         confirmed = [found for found in suspected if is_confirmed(self.ratios, found, over, self._places)]
+        if timing != "rest":
+            confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
         if timing == "compute":
             self._moving.update(self.ratios, channel)
-            confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
             confirmed = self._moving.unexplained(self.ratios, confirmed)
             confirmed += self._whole_machines(confirmed)
             confirmed += self._whole_replicas(confirmed)
             confirmed += slow_with(self.ratios, channel, confirmed, self._together, self._moving.visited)
         elif timing == "rest":
-            confirmed = [found for found in confirmed if self._stalls_alone(found.rank)]
+            confirmed = self._of_machine([found for found in confirmed if self._stalls_alone(found.rank)])
         for found in confirmed:
             # Another one may have held the job up before already: the pace is that before all of them.
             broken = self._moving.outlasting(channel.raised, self.ratios.settled)
@@ -507,6 +508,19 @@ class StragglerDetector:
         rest = self.channels["rest"]
         others = rest.rising & ~alike(rest.changed, self.ratios.nodes, rank)
         return not (others.any() or any(c.rising.any() for c in self.channels.values() if c is not rest))
+
+    def _of_machine(self, confirmed: list[Candidate]) -> list[Candidate]:
+        """Return the ranks of a machine of which most have a longer rest, since the largest of ``confirmed``
+        has: noise decides when each is found, and they would be dated apart. Other ones are returned as they
+        are."""
+        channel = self.channels["rest"]
+        if not confirmed:
+            return confirmed
+        found = max(confirmed, key=lambda one: one.size)
+        mates = np.flatnonzero(alike(channel.changed, self.ratios.nodes, found.rank) & ~channel.raised)
+        return confirmed if mates.size < 2 else [
+            replace(found, rank=int(r), sigma=noise_of(self.ratios, channel, int(r))) for r in mates
+        ]  # fmt: skip
 
     def _intermittent(self) -> tuple[SlowRank, ...]:
         channel = self.channels["compute"]

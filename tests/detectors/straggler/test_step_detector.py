@@ -6,6 +6,7 @@ import pytest
 from detectors.peers.ratios import StepTimes
 from detectors.peers.replicas import Replicas
 from detectors.straggler.step_detector import StragglerDetector
+from tests.detectors.straggler.step_times import of_compute
 
 RANKS = 32
 
@@ -85,19 +86,16 @@ def test_two_far_steps_are_no_slow_rank():
     assert steps_until(alone=False, burst=2) is None
 
 
-def named_in_replicas(work):
-    """Return the ranks found slow in a job of two stages on four nodes, two replicas of eight a stage."""
-    stage, replica = np.arange(RANKS) // 16, np.arange(RANKS) // 8 % 2
-    shared = Replicas.of(replica, np.arange(RANKS) // 8)
-    detector = StragglerDetector(RANKS, stage, replicas=shared)
-    nan, ts, found = np.full(RANKS, np.nan), 1000.0, set()
+def named_in_replicas(work, *, replicas=2, on_node=8):
+    """Return the ranks found slow in a job of two stages with as many ranks, dealt out to ``replicas``."""
+    at = np.arange(work.shape[1])
+    stage, replica = at // (at.size // 2), at // (at.size // 2 // replicas) % replicas
+    shared = Replicas.of(replica, at // on_node)
+    detector = StragglerDetector(at.size, stage, replicas=shared, nodes=at // on_node)
+    ts, found = 1000.0, set()
     for s, seconds in enumerate(work):
         ts += seconds.max()
-        times = StepTimes(
-            number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, seconds.max()), compute=seconds,
-            wait=nan, data=nan, comm=nan, checkpoint=nan, tokens=nan,
-        )  # fmt: skip
-        found |= {a.rank for a in detector.update(times).slow}
+        found |= {a.rank for a in detector.update(of_compute(500 + s, ts, seconds)).slow}
     return found
 
 
@@ -107,6 +105,17 @@ def test_machines_of_a_replica_that_differ_for_good_are_no_batch():
     work = np.exp(noise + np.where(np.arange(RANKS) // 8 % 2, 0.005, -0.005))
     work[100:, :8] *= 1.2
     assert named_in_replicas(work) == set(range(8))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_class_of_machines_that_most_replicas_have_twice_is_no_batch(seed):
+    """Every second machine is slower; 13 of 16 replicas have both of their ranks on such, or on others."""
+    rng, at = np.random.default_rng(seed), np.arange(250)
+    noise = 0.03 * rng.normal(size=(120, 250))
+    work = np.exp(noise + np.where(at // 16 % 2, 0.0, 0.105))
+    assert not named_in_replicas(work, replicas=125, on_node=16)
+    work[80:, 134] *= 1.3
+    assert named_in_replicas(work, replicas=125, on_node=16) == {134}
 
 
 def named_among_far_steps(share, size, *, slow=1.0, seed=0):
@@ -150,18 +159,19 @@ def test_a_slow_rank_differs_from_far_steps_by_being_so_always(share, within, sl
     assert 3 <= steps <= within
 
 
-def named_besides_compute(culprit, roles, *, waits_read):
-    """Return who is found slow in what, and how many steps after the 90th, from when on ``culprit`` is busy
-    with what it does not name; ``waits_read``: ranks report their waits, and else only the collectives they
-    wait in.
+def named_besides_compute(culprits, roles, *, waits_read, noise=0.0, on_node=1):
+    """Return who is found slow in what, and how many steps after the 90th, from when on ``culprits`` are busy
+    with what they do not name; ``waits_read``: ranks report their waits, and else only the collectives they
+    wait in. ``noise`` is that of what they do not name.
     """
     rng, ranks = np.random.default_rng(3), len(roles)
-    detector = StragglerDetector(ranks, np.array(roles, dtype=np.intp))
+    detector = StragglerDetector(ranks, np.array(roles, dtype=np.intp), nodes=np.arange(ranks) // on_node)
     nan, ts = np.full(ranks, np.nan), 1000.0
     found: dict[tuple[str, int], int] = {}
     for s in range(150):
         work = np.exp(0.01 * rng.normal(size=ranks))
-        own = work + np.where((np.arange(ranks) == culprit) & (s >= 90), 0.3, 0.0)
+        own = work + np.where(np.isin(np.arange(ranks), culprits) & (s >= 90), 0.3, 0.0)
+        own += noise * rng.gamma(1.0, size=ranks) if noise else 0.0
         waits = own.max() - own
         ts += own.max()
         times = StepTimes(
@@ -181,6 +191,32 @@ def test_where_no_wait_is_reported_the_rank_that_does_not_wait_in_collectives_is
 def test_waits_of_all_show_a_slow_rank_without_a_mate():
     """Whoever is held up, all ranks of the job wait for it, whatever their role."""
     assert named_besides_compute(0, [0] + [1] * 15, waits_read=True).keys() == {("rest", 0)}
+
+
+def test_what_a_machine_does_besides_is_found_of_all_its_ranks_at_once():
+    """Noise decides when each crosses the threshold, and their onsets would be dated apart."""
+    found = named_besides_compute(range(8, 16), [0] * 32, waits_read=True, noise=0.08, on_node=8)
+    assert found.keys() == {("rest", rank) for rank in range(8, 16)}
+    assert len(set(found.values())) == 1
+
+
+def test_a_rank_that_loads_less_than_the_others_is_not_slow_when_its_work_grows():
+    """What it loads less is a smaller share of the work then; most ranks are of a machine whose loader
+    stalls."""
+    rng, ranks = np.random.default_rng(4), 14
+    detector = StragglerDetector(ranks, np.zeros(ranks, dtype=np.intp), nodes=np.arange(ranks) // 8)
+    nan, ts, found = np.full(ranks, np.nan), 1000.0, set()
+    for s in range(160):
+        work = (1.0 if s < 90 else 3.0) * np.exp(0.005 * rng.normal(size=ranks))
+        data = np.where(np.arange(ranks) < 8, 3.0, 0.01) + 0.01 * rng.random(ranks)
+        step = np.full(ranks, (work + data).max())
+        ts += step[0]
+        times = StepTimes(
+            number=500 + s, ts=np.full(ranks, ts), step=step, compute=work, wait=step - work - data,
+            data=data, comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        found |= {a.rank for a in detector.update(times).slow}
+    assert not found & set(range(8, 14))
 
 
 def come_and_go(ranks):

@@ -88,7 +88,7 @@ def flapping(times):
     return [s for t in times for s in (told(t, SLOW, onset=t), told(t + 60.0, SLOW, "clear"))]
 
 
-@pytest.mark.parametrize("first", [10.0, 300.0, 600.0])
+@pytest.mark.parametrize("first", [-200.0, 10.0, 300.0, 600.0])
 def test_relapses_and_what_is_slow_on_and_off_are_one_finding(first):
     """Whichever relapse is the latest, what says that a rank comes and goes tells of the same cause."""
     said = [*flapping([10.0, 300.0, 600.0]), told(650.0, ON_AND_OFF, onset=first)]

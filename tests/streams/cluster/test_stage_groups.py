@@ -85,6 +85,12 @@ def test_ranks_that_wait_for_each_other_are_one_finding():
     assert {f.group_key for f in ranks.values()} == {found.dedup_key}
 
 
+def test_a_rank_that_is_slow_on_and_off_besides_is_listed_once():
+    on_and_off = mate(0, 20.0, kind="straggler.intermittent", detector="peer_step.intermittent")
+    suspects = story(run(*GROUP, on_and_off)[1]).suspects
+    assert [(s.subject.rank, s.probability) for s in suspects] == [(r, 0.25) for r in range(4)]
+
+
 def test_a_group_is_slow_since_its_middle_rank_is():
     """One rank was in trouble before the others: it does not date them."""
     since = [T0 + 1, T0 + 5, T0 + 6, T0 + 6]

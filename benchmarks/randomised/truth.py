@@ -157,10 +157,21 @@ def _groups(plan: JobPlan, run: Run) -> list[Unit]:
 
 
 def _replica(plan: JobPlan, run: Run) -> list[Unit]:
-    """Return the replica of the culprit as a whole; a resize gives it other coordinates."""
-    attempts = [a for a in run.attempts if plan.fault.culprit < a.layout.ranks]
-    coords = [coords_of(a.layout, a.where, plan.fault.culprit) for a in attempts]
-    found = [{"type": "group", "node": None, "coords": {"dp": at["dp"]}} for at in coords if "dp" in at]
+    """Return the replica of the culprit as a whole, also with its machine where it is on one; a resize gives
+    it other coordinates."""
+    found: list[Unit] = []
+    for attempt in run.attempts:
+        where, culprit = attempt.where, plan.fault.culprit
+        if culprit >= attempt.layout.ranks:
+            continue
+        coords = coords_of(attempt.layout, where, culprit)
+        on = np.unique(where.node[where.d == where.d[culprit]]).tolist()
+        machine = [node_name(plan.job_id, on[0])] if len(on) == 1 else []
+        found += [
+            {"type": "group", "node": node, "coords": {"dp": coords["dp"]}}
+            for node in (None, *machine)
+            if "dp" in coords
+        ]
     return [unit for i, unit in enumerate(found) if unit not in found[:i]]
 
 

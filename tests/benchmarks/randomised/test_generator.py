@@ -164,6 +164,16 @@ def test_a_plain_fault_can_be_named_and_a_lone_rank_cannot():
     assert truth_of(lonely, simulate(lonely)).why_not == "too few peers"
 
 
+@pytest.mark.parametrize(("gpus_per_node", "nodes"), [(4, {None, "job-6-n000"}), (2, {None})])
+def test_a_replica_on_one_machine_may_be_named_with_it(gpus_per_node, nodes):
+    """Four replicas of two stages, of which each is half of a machine, or on two."""
+    plan = small(6, "slow_replica")
+    layout = Layout(4, 2, 2, 1, gpus_per_node, tensor_data_pipe=False)
+    plan = replace(plan, layout=layout, fault=replace(plan.fault, members=(0, 1, 2, 3), culprit=0), breaks=())
+    accepted = truth_of(plan, simulate(plan)).accepted
+    assert {u["node"] for u in accepted if u["type"] == "group" and u["coords"] == {"dp": 0}} == nodes
+
+
 @pytest.mark.slow
 def test_what_is_nameable_stands_out_most():
     """Each nameable slow unit has the largest mean excess of its role over the steps in force."""

@@ -17,6 +17,8 @@ asked, with the set's y in place of the ranks' own. This is the mean of a random
 within sets (Searle, Casella and McCulloch 1992); the shares are ours.
 """
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -24,9 +26,11 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.changepoint.llr_cusum import locate_onset
+from detectors.peers.job_kind import VARIABLE_DISPERSION
 from detectors.peers.node_effects import MOST_OF_MACHINE, scatter
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.ratios import Ratios
+from detectors.peers.replicas import Replicas
 from detectors.robust import nan_mean, nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate, series_of
 from detectors.straggler.gates import UNLIKE_PEERS, block_length, is_as_usual
@@ -34,6 +38,10 @@ from detectors.straggler.onset_time import date_onset
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+# Smallest slowdown looked for where the work varies. Chosen: within what healthy ranks show for good then.
+COARSE_EFFECT = 0.10
 
 # Chosen, of the set's own slowdown: what its ranks must show to be slow with it (``gates``).
 _HALF = 0.5
@@ -52,6 +60,9 @@ _LONGEST = 100
 
 # Steps after which a replica is looked at again. Chosen: the ratios of all steps held are made anew for it.
 _AGAIN = 5
+
+Gates = Callable[[Sequence[Candidate], Bools], list[Candidate]]
+"""Returns those of some ranks whom nothing else explains, given who is slow [ranks]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +239,89 @@ class SlowSets:
     def _means(self, x: Floats) -> Floats:
         """Return the mean of each set, [..., sets] of ``x`` [..., ranks]."""
         return nan_mean(self._sets.gather(x), axis=-1)
+
+
+class WholeSets:
+    """The machines of one job, tested where its work varies, and its replicas, where batches are uneven."""
+
+    def __init__(self, ratios: Ratios, replicas: Replicas | None) -> None:
+        of_batches = PeerGroups.of(np.zeros(ratios.ranks)) if replicas is None else replicas.ranks
+        self._machines, self._of_batches = SlowSets(ratios.nodes), SlowSets(of_batches, with_batch=True)
+
+    def forget(self) -> None:
+        """Drop all evidence: ranks are compared with others now."""
+        self._machines.forget()
+        self._of_batches.forget()
+
+    def refit(
+        self, ratios: Ratios, steps: int, skip: int, *, prior: float, largest_move: float | None
+    ) -> None:
+        """Learn what is usual of sets from the last ``steps`` less the last ``skip`` ones."""
+        for sets in (self._machines, self._of_batches):
+            if sets.comparable and (ratios.shares_batches or not sets.with_batch):
+                sets.refit(ratios, steps, skip, prior=prior, largest_move=largest_move)
+
+    def found(
+        self,
+        ratios: Ratios,
+        channel: TimingChannel,
+        confirmed: Sequence[Candidate],
+        gates: Gates,
+        *,
+        smallest_lasting: Floats,
+    ) -> list[Candidate]:
+        """Return the ranks of sets newly found slow as one, without ranks known to be slow, as ``confirmed``
+        ones are; lasting effects below the smallest [ranks] are not sought."""
+        slow = channel.raised.copy()
+        slow[[found.rank for found in confirmed]] = True
+        whole: list[Candidate] = []
+        for sets in (self._machines, self._of_batches):
+            if not sets.comparable or not _is_sought(ratios, with_batch=sets.with_batch):
+                continue
+            sets.weigh(ratios, smallest=COARSE_EFFECT, smallest_lasting=smallest_lasting)
+            for one in sets.found(ratios, channel):
+                fresh = self._confirmed(ratios, channel, sets, one, slow, gates)
+                slow[[found.rank for found in fresh]] = True
+                whole += fresh
+        return whole
+
+    def keep_apart(self, ratios: Ratios, channel: TimingChannel, slow: Bools) -> None:
+        """Take no batch out of the ratios of replicas that are ``slow`` [ranks] as a whole."""
+        before, noise = ratios.apart, self._of_batches.noise_of_ranks()
+        if noise is None or not ratios.keep_apart(slow):
+            return
+        channel.narrow(before & ~ratios.apart)
+        channel.widen(ratios.apart & ~before, noise)
+
+    def _confirmed(
+        self, ratios: Ratios, channel: TimingChannel, sets: SlowSets, one: SlowSet, slow: Bools, gates: Gates
+    ) -> list[Candidate]:
+        """Take a set as slow whose ranks pass the gates; return those that are not ``slow`` [ranks] yet."""
+        if sets.wanders(ratios, one):
+            return []
+        over = slow.copy()
+        over[[found.rank for found in one.ranks]] = True
+        if sets.with_batch:
+            # The gates ask what its ranks show, of which it is out while it passes for a batch.
+            self.keep_apart(ratios, channel, over)
+        if len(gates(one.ranks, over)) < MOST_OF_MACHINE * len(one.ranks):
+            if sets.with_batch:
+                self.keep_apart(ratios, channel, slow)
+            return []
+        sets.take(one)
+        fresh = [found for found in one.ranks if not slow[found.rank]]
+        for found in fresh:
+            channel.take(found.rank, size=found.size, steps=found.steps, lasting=found.lasting)
+        return fresh
+
+
+def _is_sought(ratios: Ratios, *, with_batch: bool) -> bool:
+    if ratios.asynchronous:
+        return False
+    if with_batch:
+        return ratios.shares_batches and not ratios.small_role.any()
+    dispersion = ratios.kind.dispersion
+    return ratios.source == "compute" and not math.isnan(dispersion) and dispersion > VARIABLE_DISPERSION
 
 
 def _over_others(means: Floats) -> Floats:

@@ -36,7 +36,7 @@ import numpy.typing as npt
 from detectors.job.job_wide import JobWideWatch
 from detectors.job.slow_network import NetworkWatch
 from detectors.peers.job_kind import VARIABLE_DISPERSION
-from detectors.peers.node_effects import LATELY, MOST_OF_MACHINE, alike, scatter, step_noise
+from detectors.peers.node_effects import LATELY, alike, scatter, step_noise
 from detectors.peers.peers import MIN_PEERS, PeerGroups
 from detectors.peers.place_mates import PlaceMates
 from detectors.peers.positions import Positions
@@ -65,7 +65,7 @@ from detectors.straggler.moving_slowness import ON_AND_OFF, MovingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
-from detectors.straggler.slow_sets import SlowSets
+from detectors.straggler.slow_sets import COARSE_EFFECT, WholeSets
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
@@ -84,9 +84,8 @@ _RECENT = 10
 # Chosen, of what a rank was slow by when it was found: from here on it still is (``gates``).
 _STILL = 0.5
 
-# Smallest slowdowns looked for where the work varies, without a change to see, and while roles are unknown.
-# Chosen: each of them is within what healthy ranks show for good in that case.
-_COARSE_EFFECT = 0.10
+# Smallest slowdowns looked for without a change to see, and while roles are unknown. Chosen: each of them is
+# within what healthy ranks show for good in that case.
 _LASTING_EFFECT = 0.05
 _UNKNOWN_ROLE_EFFECT = 0.25
 
@@ -136,7 +135,7 @@ class StragglerDetector:
         self._families = families
         self._places = PlaceMates(self.ratios.nodes, families, likely=likely_nodes)
         self._replicas = replicas
-        self._machines, self._of_batches = self._sets()
+        self._whole = WholeSets(self.ratios, replicas)
         self._groups = SlowGroups(families)
 
     @property
@@ -163,7 +162,7 @@ class StragglerDetector:
             self._network = NetworkWatch()
             self._moving = MovingSlowness(ratios.ranks, self._shared_work)
             self._groups = SlowGroups(self._families)
-            self._machines, self._of_batches = self._sets()
+            self._whole = WholeSets(ratios, self._replicas)
         if self._families is None and ratios.batches is not None:
             self._families = GroupFamilies.from_batches(ratios.batches)
             self._groups.learn(self._families)
@@ -173,8 +172,7 @@ class StragglerDetector:
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
             if ratios.learn():
                 self.channels["compute"].forget()
-                self._machines.forget()
-                self._of_batches.forget()
+                self._whole.forget()
             self._refit()
         # All ranks of a synchronous job take the slowest one's step: without compute times no rank stands
         # out.
@@ -347,9 +345,8 @@ class StragglerDetector:
             if np.isfinite(window).any():
                 noise = fit_noise(window, groups, floor=config.floor, prior=spread)
                 self.channels[name].refit(noise, largest_move=largest_move)
-                for sets in (self._machines, self._of_batches) if name == "compute" else ():
-                    if sets.comparable and (ratios.shares_batches or not sets.with_batch):
-                        sets.refit(ratios, n, skip, prior=prior, largest_move=largest_move)
+                if name == "compute":
+                    self._whole.refit(ratios, n, skip, prior=prior, largest_move=largest_move)
 
     def _learn_spread(self) -> None:
         # A spread seen on few ranks may be far too small: by twice its standard error.
@@ -377,7 +374,7 @@ class StragglerDetector:
             if moved is not None:
                 channel.move(moved)
                 self._learn_spread()
-            self._keep_apart(channel.raised)
+            self._whole.keep_apart(self.ratios, channel, channel.raised)
         due = over & self._moving.due(self.ratios.settled) if timing == "compute" else over
         suspected = [candidate(self.ratios, channel, timing, int(rank)) for rank in np.flatnonzero(due)]
         over |= channel.raised
@@ -387,8 +384,9 @@ class StragglerDetector:
         if timing == "compute":
             self._moving.update(self.ratios, channel)
             confirmed = self._moving.unexplained(self.ratios, confirmed)
-            confirmed += self._whole_machines(confirmed)
-            confirmed += self._whole_replicas(confirmed)
+            confirmed += self._whole.found(
+                self.ratios, channel, confirmed, self._pass_together, smallest_lasting=self._lasting_effects()
+            )
             confirmed += slow_with(self.ratios, channel, confirmed, self._together, self._moving.visited)
         elif timing == "rest":
             confirmed = self._of_machine([found for found in confirmed if self._stalls_alone(found.rank)])
@@ -439,65 +437,11 @@ class StragglerDetector:
             own.append(slow_rank(ratios, channel, found, channel.raised))
         return own
 
-    def _whole_machines(self, confirmed: list[Candidate]) -> list[Candidate]:
-        """Return the ranks of machines newly found slow as one, without ranks known to be slow."""
-        ratios = self.ratios
-        known = not math.isnan(ratios.kind.dispersion) and ratios.kind.dispersion > VARIABLE_DISPERSION
-        if not known or ratios.asynchronous or ratios.source != "compute":
-            return []
-        return self._whole(self._machines, confirmed)
-
-    def _whole_replicas(self, confirmed: list[Candidate]) -> list[Candidate]:
-        """Return the ranks of replicas newly found slow as one, of whose ratios their batch is taken out."""
-        ratios = self.ratios
-        if not ratios.shares_batches or ratios.asynchronous or ratios.small_role.any():
-            return []
-        return self._whole(self._of_batches, confirmed)
-
-    def _whole(self, sets: SlowSets, confirmed: list[Candidate]) -> list[Candidate]:
-        ratios, channel = self.ratios, self.channels["compute"]
-        if not sets.comparable:
-            return []
-        sets.weigh(ratios, smallest=_COARSE_EFFECT, smallest_lasting=self._lasting_effects())
-        slow = channel.raised.copy()
-        slow[[found.rank for found in confirmed]] = True
-        whole: list[Candidate] = []
-        for one in sets.found(ratios, channel):
-            if sets.wanders(ratios, one):
-                continue
-            over = slow.copy()
-            over[[found.rank for found in one.ranks]] = True
-            if sets.with_batch:
-                # The gates ask what its ranks show, of which it is out while it passes for a batch.
-                self._keep_apart(over)
-            passed = [f for f in one.ranks if is_confirmed(ratios, f, over, self._places)]
-            passed = self._moving.beyond_rotation(ratios, [f for f in passed if matters(ratios, f, over)])
-            if len(passed) < MOST_OF_MACHINE * len(one.ranks):
-                if sets.with_batch:
-                    self._keep_apart(slow)
-                continue
-            sets.take(one)
-            for found in one.ranks:
-                if not slow[found.rank]:
-                    channel.take(found.rank, size=found.size, steps=found.steps, lasting=found.lasting)
-                    whole.append(found)
-            slow = over
-        return whole
-
-    def _keep_apart(self, slow: Bools) -> None:
-        """Take no batch out of the ratios of replicas that are ``slow`` [ranks] as a whole."""
-        before, channel = self.ratios.apart, self.channels["compute"]
-        noise = self._of_batches.noise_of_ranks()
-        if noise is None or not self.ratios.keep_apart(slow):
-            return
-        channel.narrow(before & ~self.ratios.apart)
-        channel.widen(self.ratios.apart & ~before, noise)
-
-    def _sets(self) -> tuple[SlowSets, SlowSets]:
-        """Return the evidence of machines, and of replicas."""
-        nodes, replicas = self.ratios.nodes, self._replicas
-        of_batches = PeerGroups.of(np.zeros(self.ratios.ranks)) if replicas is None else replicas.ranks
-        return SlowSets(nodes), SlowSets(of_batches, with_batch=True)
+    def _pass_together(self, ranks: Iterable[Candidate], over: Bools) -> list[Candidate]:
+        """Return those of a set's ranks whom no other explanation holds for."""
+        passed = [f for f in ranks if is_confirmed(self.ratios, f, over, self._places)]
+        large = [f for f in passed if matters(self.ratios, f, over)]
+        return self._moving.beyond_rotation(self.ratios, large)
 
     def _stalls_alone(self, rank: int) -> bool:
         """Whether only ``rank``, or its whole machine alike, has a longer rest or soon may, and no rank is
@@ -556,7 +500,7 @@ class StragglerDetector:
             # The centre itself is known badly from few steps, and would pass for a slowdown of 3 %.
             smallest = 0.05 if ratios.settled < 30 else 0.0
             if dispersion > VARIABLE_DISPERSION and name == "compute":
-                smallest = _COARSE_EFFECT
+                smallest = COARSE_EFFECT
             if fixed or ratios.settled >= learn + (10 if ratios.asynchronous else 0):
                 channel.weigh(residual, sigma=sigma, smallest=smallest, steady=steady)
         if (
@@ -586,7 +530,7 @@ class StragglerDetector:
         """
         ratios = self.ratios
         coarse = (ratios.groups.peers < MIN_PEERS) | (ratios.kind.kind != "fixed")
-        smallest = np.where(coarse, _COARSE_EFFECT, _LASTING_EFFECT)
+        smallest = np.where(coarse, COARSE_EFFECT, _LASTING_EFFECT)
         smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self.pace_spread))
         return smallest if ratios.roles_settled else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
 

@@ -7,9 +7,9 @@ A gap above max(4 s, 3 usual gaps) is a pause; the last 32 are kept. The pattern
 steps (a difference of pauses, or the greatest common divisor of all) such that 75 % of the pauses, k of them,
 fall within a step of one phase, and (P / 3)^(k - 2) >= 25: the first pause gives the phase, the second the
 period, and each further one fits by chance in three of P cases. Without a pattern in steps, pauses whose
-starts are regular in time to 10 % are due by the clock; otherwise one may come at any time, and the two
-longest are exceptions. Pauses are forgotten after 256 steps, or three usual distances, without one. All
-limits are chosen.
+starts are regular in time to 10 % are due by the clock; otherwise one may come at any time. Of those in no
+rhythm the two longest are exceptions, and the third is usual. Pauses are forgotten after 256 steps, or three
+usual distances, without one. All limits are chosen.
 """
 
 import math
@@ -37,7 +37,8 @@ _SHORTEST_PERIOD = 5
 # Share by which pauses that go by the clock may be early. Chosen: they wait for the end of a step.
 _REGULAR = 0.1
 
-# Place among pauses without a rhythm of the longest that is a habit. Chosen: two may be faults, that went by.
+# Place among pauses without a rhythm of the longest that is a habit. Chosen: up to two may be faults that
+# passed.
 _HABIT = 3
 
 # A pattern counts if most pauses are in it, and as many by chance are one in so many cases (chosen).
@@ -100,14 +101,16 @@ class Pauses:
     def before(self, number: int, ts: float) -> Due:
         """Return which pauses one from ``ts`` until step ``number`` may be like."""
         pattern, late = self._pattern(), self._late(ts)
-        if pattern is not None:
-            due = pattern.has(number)
-            chosen = [p.seconds for p in self._pauses if due or not pattern.has(p.number)]
-        else:
-            due = bool(late)
-            chosen = [] if late is False else [p.seconds for p in self._pauses]
-        lengths = sorted((0.0, 0.0, 0.0, *chosen))
-        return Due(lengths[-1], lengths[-1 if due else -_HABIT])
+        if pattern is None and late is False:
+            return Due()
+        in_rhythm, others = list[float](), list[float]()
+        for pause in self._pauses:
+            regular = bool(late) if pattern is None else pattern.has(pause.number)
+            (in_rhythm if regular else others).append(pause.seconds)
+        if pattern is not None and not pattern.has(number):
+            in_rhythm = []
+        habit = sorted((0.0, 0.0, 0.0, *others))[-_HABIT]
+        return Due(max((*in_rhythm, *others), default=0.0), max((*in_rhythm, habit)))
 
     def _pattern(self) -> PausePattern | None:
         """Return the longest period that explains most pauses, and more of them than chance would."""

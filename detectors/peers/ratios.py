@@ -424,16 +424,16 @@ class Ratios:
         """Compare within the replica from when that explains a good part of the ranks' differences."""
         if self._replicas is None or self._share_batches or self.asynchronous:
             return
-        before = self.history.last("role", self.config.learn)
         # Where the work is the same, what a replica shares is its machines, and one of them may be slow.
-        if classify(before).kind == "fixed":
+        if classify(self.history.last("role", self.config.learn)).kind == "fixed":
             return
-        v = self.history.last("v", min(self.settled, self.config.history))
+        held = min(self.settled, self.config.history)
+        v, before = self.history.last("v", held), self.history.last("role", held)
         # For the trial: `_role_ratio` goes by it.
         self._share_batches = True
         role = self._role_ratio(v)
-        # Batches change from step to step; what stays with a replica are slower machines.
-        if not _falls(_varying(role[-self.config.learn :]), _varying(before)):
+        # Batches change, some after many steps; what stays with a replica are slower machines.
+        if not _falls(_varying(role), _varying(before)):
             self._share_batches = False
         else:
             self._rewrite(v, role)

@@ -12,7 +12,8 @@ none of the other explanations holds, each of which has a function here:
    culprit does not; or many of its role look as slow and its own past shows no change; or it reports as much
    more work; or several whole machines, or single ranks of several, have been as slow since the start; or,
    asked last for it takes longest, healthy ranks are as far off for as many steps (``wanders``).
-5. ``rest``: it must have taken longer for 20 steps and 20 s, against its own past too, and wait least.
+5. ``data``: it loads no longer than its peers.
+6. ``rest``: it must have taken longer for 20 steps and 20 s, against its own past too, and wait least.
 
 Effects are log ratios to peers (compute) or shares of the peers' work (data, rest), [ranks]. Limits called
 "chosen" are trade-offs of recall against false alarms on simulated and recorded jobs
@@ -119,8 +120,8 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
     if 2 * np.count_nonzero(over & compared) > np.count_nonzero(compared) or not found.is_persistent:
         return False
     if found.timing == "data":
-        # A rank loads its data by itself: no role, wait or amount of work makes it load longer. One that
-        # loads no longer than the others seems to change where the work does that it is a share of.
+        # A rank loads its data by itself: no role, wait or amount of work makes it load longer. Loading is a
+        # share of the work: where work grows, a rank that always loads less seems to load more.
         return _now(ratios, found) >= _HALF * found.size
     if found.timing == "rest":
         return _stalls_by_itself(ratios, found)

@@ -108,7 +108,7 @@ class GroupFamilies:
             yield family, members
 
 
-# Each is itself alone: arrays of members are not compared.
+# Compared by identity: == of arrays has no single truth value.
 @dataclass(slots=True, eq=False)
 class RankGroup:
     """A group that is slow as one: its ``family`` and ``members`` (places); ``slow`` ones were found so.

@@ -454,17 +454,18 @@ class StragglerDetector:
         return not (others.any() or any(c.rising.any() for c in self.channels.values() if c is not rest))
 
     def _of_machine(self, confirmed: list[Candidate]) -> list[Candidate]:
-        """Return the ranks of a machine of which most have a longer rest, since the largest of ``confirmed``
-        has: noise decides when each is found, and they would be dated apart. Other ones are returned as they
-        are."""
+        """Return ``confirmed`` with the ranks of their machine that have as long a rest, where most of it
+        has, all dated as the one with the longest: noise decides when each is found, and when it is dated."""
         channel = self.channels["rest"]
         if not confirmed:
             return confirmed
         found = max(confirmed, key=lambda one: one.size)
-        mates = np.flatnonzero(alike(channel.changed, self.ratios.nodes, found.rank) & ~channel.raised)
-        return confirmed if mates.size < 2 else [
-            replace(found, rank=int(r), sigma=noise_of(self.ratios, channel, int(r))) for r in mates
-        ]  # fmt: skip
+        still = np.fmin(found.effect, nan_median(found.x[-5:])) >= _STILL * found.size
+        mates = alike(channel.changed, self.ratios.nodes, found.rank) & still & ~channel.raised
+        ranks = {*np.flatnonzero(mates).tolist(), *(one.rank for one in confirmed)}
+        if len(ranks) == 1:
+            return confirmed
+        return [replace(found, rank=r, sigma=noise_of(self.ratios, channel, r)) for r in sorted(ranks)]
 
     def _intermittent(self) -> tuple[SlowRank, ...]:
         channel = self.channels["compute"]

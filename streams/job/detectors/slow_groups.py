@@ -63,7 +63,7 @@ def _group_suspicion(view: JobView, group: SlowGroup, at: float) -> Suspicion:
     ranks = [view.subject(view.roster[i]) for i in group.members.tolist()]
     order = sorted(range(len(ranks)), key=lambda i: (-group.likely[i], i))[:MOST_SUSPECTS]
     middle = suspicion_of(view, group.middle, at)
-    machines = {at.node for at in ranks}
+    machines = {rank.node for rank in ranks}
     nodes = sorted(node for node in machines if node is not None)
     return msgspec.structs.replace(
         middle,

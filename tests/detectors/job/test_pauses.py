@@ -61,6 +61,17 @@ def test_one_odd_pause_does_not_hide_the_rhythm():
     assert pauses.before(1100, ts).longest == 60.0
 
 
+def test_one_odd_pause_that_was_longer_is_no_habit():
+    """A fault that passed does not make a pause of the rhythm usual that is as long."""
+    pauses, ts = Pauses(), 0.0
+    for number in range(1000):
+        gap = 20.0 if number and number % 100 == 0 else 600.0 if number == 537 else 1.0
+        ts += gap
+        pauses.step(number, ts, gap=gap, usual=1.0)
+    assert pauses.before(1050, ts) == (600.0, 0.0)
+    assert pauses.before(1100, ts) == (600.0, 20.0)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_pauses_without_a_rhythm_are_allowed_anywhere(seed):
     """What came at random may come again at any step."""

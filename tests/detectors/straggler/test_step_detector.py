@@ -159,12 +159,12 @@ def test_a_slow_rank_differs_from_far_steps_by_being_so_always(share, within, sl
     assert 3 <= steps <= within
 
 
-def named_besides_compute(culprits, roles, *, waits_read, noise=0.0, on_node=1):
+def named_besides_compute(culprits, roles, *, waits_read, noise=0.0, on_node=1, passing=None, seed=3):
     """Return who is found slow in what, and how many steps after the 90th, from when on ``culprits`` are busy
     with what they do not name; ``waits_read``: ranks report their waits, and else only the collectives they
-    wait in. ``noise`` is that of what they do not name.
+    wait in. ``noise`` is that of what they do not name; ``passing``: a rank that is so for ten steps alone.
     """
-    rng, ranks = np.random.default_rng(3), len(roles)
+    rng, ranks = np.random.default_rng(seed), len(roles)
     detector = StragglerDetector(ranks, np.array(roles, dtype=np.intp), nodes=np.arange(ranks) // on_node)
     nan, ts = np.full(ranks, np.nan), 1000.0
     found: dict[tuple[str, int], int] = {}
@@ -172,6 +172,8 @@ def named_besides_compute(culprits, roles, *, waits_read, noise=0.0, on_node=1):
         work = np.exp(0.01 * rng.normal(size=ranks))
         own = work + np.where(np.isin(np.arange(ranks), culprits) & (s >= 90), 0.3, 0.0)
         own += noise * rng.gamma(1.0, size=ranks) if noise else 0.0
+        if passing is not None and 90 <= s < 100:
+            own[passing] += 3.0
         waits = own.max() - own
         ts += own.max()
         times = StepTimes(
@@ -198,6 +200,34 @@ def test_what_a_machine_does_besides_is_found_of_all_its_ranks_at_once():
     found = named_besides_compute(range(8, 16), [0] * 32, waits_read=True, noise=0.08, on_node=8)
     assert found.keys() == {("rest", rank) for rank in range(8, 16)}
     assert len(set(found.values())) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rank_of_that_machine_that_is_well_is_not_found_with_it(seed):
+    found = named_besides_compute(
+        range(8, 15), [0] * 32, waits_read=True, noise=0.08, on_node=8, passing=15, seed=seed
+    )
+    assert found.keys() == {("rest", rank) for rank in range(8, 15)}
+
+
+@pytest.mark.parametrize(("longer", "expected"), [(0.02, set()), (0.15, {5})])
+def test_loading_that_is_a_little_longer_is_not_reported_while_others_load_longest(longer, expected):
+    """In each step some rank loads for longer than the one that always takes a little more."""
+    rng, ranks = np.random.default_rng(6), 32
+    detector = StragglerDetector(ranks, np.zeros(ranks, dtype=np.intp))
+    nan, ts, found = np.full(ranks, np.nan), 1000.0, set()
+    for s in range(200):
+        work = np.exp(0.005 * rng.normal(size=ranks))
+        data = 0.03 * np.exp(0.6 * rng.normal(size=ranks))
+        data[5] += longer if s >= 100 else 0.0
+        step = np.full(ranks, (work + data).max())
+        ts += step[0]
+        times = StepTimes(
+            number=500 + s, ts=np.full(ranks, ts), step=step, compute=work, wait=step - work - data,
+            data=data, comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        found |= {a.rank for a in detector.update(times).slow if a.timing == "data"}
+    assert found == expected
 
 
 def test_a_rank_that_loads_less_than_the_others_is_not_slow_when_its_work_grows():

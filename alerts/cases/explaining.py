@@ -83,9 +83,9 @@ def _of_one_cause(cause: Case, case: Case, config: FindingConfig) -> bool:
     if related(cause, case, config):
         return True
     if cause.rule.relapsing_as == case.kind:
-        # It may have been slow for moments before: while that is not reported, it is no finding of its own.
+        # It may have been slow for moments before: what was never reported is no finding of its own.
         began = cause.first_onset - config.agree_within_seconds
-        return same_place(cause, case) and (case.since >= began or case.status not in NOTIFIED)
+        return same_place(cause, case) and (case.since >= began or case.opened_at is None)
     explained = case.rule.trace and cause.kind in case.rule.explained_by
     if not explained or not same_place(cause, case):
         return False

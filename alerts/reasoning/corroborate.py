@@ -145,7 +145,11 @@ def _positive(suspicions: Iterable[Suspicion]) -> set[str]:
 
 def _places(case: Case) -> list[Subject]:
     """Return whom the case is about: of a group, which has only a part of its node, its ranks."""
-    return [s.subject for s in case.suspicions()] if case.subject.type == "group" else [case.subject]
+    if case.subject.type != "group":
+        return [case.subject]
+    # A group is made of the suspicions of its ranks, or is one suspicion that lists them.
+    ranks = [suspect.subject for s in case.suspicions() for suspect in s.suspects]
+    return ranks or [s.subject for s in case.suspicions()]
 
 
 def _same_gpu(a: Subject, b: Subject) -> bool:

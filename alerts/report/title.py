@@ -119,9 +119,10 @@ def _named(s: Subject) -> str:
 def _group(s: Subject) -> str:
     shared = ", ".join(f"{k}={v}" for k, v in sorted((s.coords or {}).items()))
     if s.node and shared:
-        return f"{s.node} tensor-parallel group {shared}"
+        family = _family(s)
+        return f"{s.node} {family[0].lower()}{family[1:]} {shared}"
     if s.ranks:
-        return f"Group of ranks {s.ranks} of job {s.job_id}"
+        return f"Group of ranks {s.ranks} of job {s.job_id}" + (f" on {s.node}" if s.node else "")
     words = (s.node, _family(s), shared, f"of job {s.job_id}")
     return " ".join(word for word in words if word)
 
@@ -129,10 +130,10 @@ def _group(s: Subject) -> str:
 def _family(s: Subject) -> str:
     """Return what the ranks are that have these coordinates in common."""
     coords = s.coords or {}
-    if s.node or "tp" not in coords:
+    if "tp" not in coords:
         # Without stages a replica is one tensor-parallel group, if it is divided at all.
-        return "Tensor-parallel group" if s.node or "pp" in coords or not coords else "Replica"
-    return "Group" if "pp" in coords else "Pipeline"
+        return "Replica" if coords.keys() == {"dp"} else "Tensor-parallel group"
+    return "Pipeline" if coords.keys() == {"dp", "tp"} else "Group"
 
 
 def places(subjects: Sequence[Subject]) -> str:

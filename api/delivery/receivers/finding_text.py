@@ -20,7 +20,7 @@ def subject_path(subject: Mapping[str, Any]) -> str:
     instance = {
         "gpu": subject.get("gpu_index"),
         "rank": subject.get("rank"),
-        "group": _shared_coordinates(subject),
+        "group": _shared_coordinates(subject) or subject.get("ranks"),
         "node": subject.get("ranks"),
         "job": subject.get("job_id"),
         "nic": subject.get("nic"),

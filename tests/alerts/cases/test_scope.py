@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from alerts.cases.explaining import explaining_key
 from alerts.cases.fold import MAX_CASES, advance, apply
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
@@ -99,6 +100,15 @@ def test_slow_on_and_off_before_it_stayed_so_is_a_finding_of_its_own():
     """What was told before the rank was slow for long has another onset, and stays as it was told."""
     said = [told(250.0, ON_AND_OFF), told(800.0, SLOW, onset=700.0)]
     assert open_kinds(said, 850.0)[-1] == {SLOW, ON_AND_OFF}
+
+
+def test_one_that_had_ended_by_then_is_explained_by_nothing():
+    scope = Scope()
+    for s in (told(250.0, ON_AND_OFF), told(400.0, ON_AND_OFF, "clear"), told(7200.0, SLOW, onset=7100.0)):
+        *_, scope = [scope, *(step for _, step in advance(scope, s.ts, CONFIG, inclusive=False))]
+        scope = apply(scope, [s], CONFIG)
+    (before,) = (case for case in scope.cases.values() if case.kind == ON_AND_OFF)
+    assert explaining_key(scope, before, CONFIG) is None
 
 
 def gpus(scope):

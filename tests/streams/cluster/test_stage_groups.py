@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from slowrank.telemetry import Lost, Subject
+from slowrank.telemetry.records import Suspect
 from tests.streams.cluster.test_stage import GPU, T0, hot, run, slow
 
 
@@ -89,6 +90,41 @@ def test_a_rank_that_is_slow_on_and_off_besides_is_listed_once():
     on_and_off = mate(0, 20.0, kind="straggler.intermittent", detector="peer_step.intermittent")
     suspects = story(run(*GROUP, on_and_off)[1]).suspects
     assert [(s.subject.rank, s.probability) for s in suspects] == [(r, 0.25) for r in range(4)]
+
+
+def on_half_of_its_node():
+    """Return a group that the job stage reports: ranks 4 to 7 of the eight of a node."""
+    ranks = [
+        Subject(type="rank", cluster="c", node="n1", gpu_index=r, rank=r, job_id="j1") for r in range(4, 8)
+    ]
+    subject = Subject(type="group", cluster="c", node="n1", job_id="j1", ranks="4-7")
+    listed = tuple(Suspect(subject=rank, probability=0.25) for rank in ranks)
+    return slow(10.0, subject=subject, suspects=listed, overwhelming=True)
+
+
+OF_ANOTHER_JOB = Subject(type="rank", cluster="c", node="n1", gpu_index=0, rank=0, job_id="j2")
+
+
+@pytest.mark.parametrize("first", ["group", "rank"])
+@pytest.mark.parametrize("kind", ["straggler.fail_slow", "straggler.intermittent"])
+def test_a_group_on_half_of_a_node_explains_no_rank_of_another_job_there(kind, first):
+    both = [on_half_of_its_node(), slow(10.0, subject=OF_ANOTHER_JOB, kind=kind, overwhelming=True)]
+    _, versions = run(*(both if first == "group" else reversed(both)), until=60.0)
+    last = {f.id: f for f in versions}.values()
+    assert sorted((f.subject.type, f.status, f.group_key) for f in last) == [
+        ("group", "open", None),
+        ("rank", "open", None),
+    ]
+
+
+@pytest.mark.parametrize(("gpu", "part"), [(0, False), (5, True)])
+def test_a_group_on_half_of_a_node_is_explained_by_its_own_gpus_alone(gpu, part):
+    at = Subject(type="gpu", cluster="c", node="n1", gpu_index=gpu)
+    last, _ = run(on_half_of_its_node(), hot(12.0, subject=at), until=60.0)
+    group = last["straggler.fail_slow", "group"]
+    assert (last["throttle.thermal", "gpu"].group_key == group.dedup_key) is part
+    assert any(e.metric == "gpu.clock.sm_hz" for e in group.evidence) is part
+    assert group.title == "Group of ranks 4-7 of job j1 on n1 is 1.30x slower than 15 peers"
 
 
 def test_a_group_is_slow_since_its_middle_rank_is():

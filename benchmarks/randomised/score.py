@@ -51,7 +51,7 @@ def outcome(truth: Truth, findings: Iterable[Finding]) -> Outcome:
     sent = [f for f in findings if _is_sent(f)]
     accused = accusations(truth, sent)
     about = [f for f, is_right in accused if is_right]
-    right = [f for f in about if _is_one_of(truth, truth.accepted, f["subject"])]
+    right = [f for f in about if _is_one_of(truth, truth.accepted, f)]
     own = [f for f in sent if f["subject"].get("job_id", truth.job_id) == truth.job_id]
     since = [f for f in own if _after_onset(truth, f)]
     return Outcome(
@@ -73,7 +73,7 @@ def accusations(truth: Truth, findings: Iterable[Finding]) -> list[tuple[Finding
     """Return the findings that accuse hardware, each with whether it is about the fault or a part of it."""
     units = (*truth.accepted, *truth.partial)
     return [
-        (f, _after_onset(truth, f) and _is_one_of(truth, units, f["subject"]))
+        (f, _after_onset(truth, f) and _is_one_of(truth, units, f))
         for f in findings
         if _is_sent(f) and not f.get("group_key") and _accuses(f)
     ]
@@ -179,9 +179,15 @@ def _steps_until(truth: Truth, at: float) -> int:
     return bisect_right(truth.step_ends, at) - bisect_right(truth.step_ends, truth.onset_at)
 
 
-def _is_one_of(truth: Truth, units: Sequence[Unit], subject: Mapping[str, Any]) -> bool:
+def _is_one_of(truth: Truth, units: Sequence[Unit], finding: Finding) -> bool:
+    subject = finding["subject"]
     if subject.get("job_id", truth.job_id) != truth.job_id:
         return False
+    if subject["type"] == "group" and not subject.get("coords"):
+        # Of the groups of a machine that no coordinates tell apart, its ranks show which it is.
+        ranks = {suspect["subject"].get("rank") for suspect in finding.get("suspects", ())}
+        if ranks and ranks.isdisjoint(truth.slowed):
+            return False
     return any(_same(unit, subject) for unit in units)
 
 

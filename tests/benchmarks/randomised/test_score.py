@@ -104,6 +104,13 @@ def test_another_unit_is_a_false_accusation(subject):
     assert (result.named, result.false) == (False, 1)
 
 
+@pytest.mark.parametrize(("ranks", "named"), [((2, 3), True), ((4, 5), False)])
+def test_a_group_without_coordinates_is_the_one_of_its_ranks(ranks, named):
+    suspects = [{"subject": {"type": "rank", "rank": rank}, "probability": 0.5} for rank in ranks]
+    result = outcome(truth(), [finding({"type": "group", "node": "n0", "job_id": "job"}, suspects=suspects)])
+    assert (result.named, result.false) == (named, 1 - named)
+
+
 def test_part_of_the_cause_neither_names_nor_accuses():
     """A finding about a part of the unit is one more finding of the cause, no false one."""
     result = outcome(truth(), [finding(RANK), finding(NODE)])

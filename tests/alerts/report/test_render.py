@@ -116,11 +116,12 @@ def test_the_weighing_is_told_as_json():
     assert "advice" not in calm["gpu"].to_json()["action"]
 
 
-def test_without_confidence_nobody_is_sent():
-    """A slow rank among ranks whose work varies unexplained is told as such, without advice to act."""
+def test_where_work_may_explain_it_nobody_is_sent():
+    """A slow rank among ranks whose work varies unexplained is told as such, without advice to act, however
+    often such ranks were slow."""
     odds = {"straggler.fail_slow": 4.0, "imbalance.workload": -1.0}
     (found,) = told([slow(0, hypotheses=odds)])
-    assert (found["gpu"].confidence, found["gpu"].severity) == (0.5, "warning")
+    assert (found["gpu"].confidence > 0.9, found["gpu"].severity) == (True, "warning")
     assert found["gpu"].action.advice is None
     assert found["gpu"].cause.alternatives.keys() == {"imbalance.workload"}
 

@@ -85,11 +85,11 @@ def test_a_rank_that_did_not_arrive_is_named_after_a_minute():
     assert findings([*job(missing=[5]), *beside(300)]) == [("hang.job", "error", "open", [5], 60)]
 
 
-def test_a_stop_with_a_suspect_is_as_sure_as_who_it_names():
+def test_a_stop_with_a_suspect_is_surer_than_who_it_names():
     """A stop at which one rank lacks the last row is a hang; one at which all arrived may be a pause."""
     [named] = versions(sorted([*job(missing=[5]), *beside(300)], key=lambda record: record.ts))
     [pause] = versions(sorted([*job(), *beside(300)], key=lambda record: record.ts))
-    assert named.confidence == pytest.approx(named.suspects[0].probability, abs=0.03)
+    assert named.suspects[0].probability < named.confidence < 1.0
     assert pause.confidence < 0.6
 
 

@@ -190,7 +190,7 @@ def test_it_says_what_it_is_and_what_to_do():
 def test_ranks_that_may_have_more_work_are_not_to_be_evicted():
     [found] = findings_of(slow_from(ONSET, ranks_of(STAGES, dp=1), 1.2), STAGES)
     assert found.title == "Replica dp=1 of job job is 1.20x slower than 12 peers"
-    assert (found.confidence, found.action.eviction) == (0.5, None)
+    assert (found.severity, found.action.eviction) == ("warning", None)
 
 
 @pytest.mark.parametrize(

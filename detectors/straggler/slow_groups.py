@@ -4,8 +4,8 @@ When a rank is found slow, its effect e_r since its onset is known for all ranks
 slowness better than single ranks and machines do where
 
 * the median m of e over G is at least half of the rank's own effect,
-* three quarters of G, of which as many were read, have at least m / 2, and half of its ranks on each of its
-  machines, two or more,
+* three quarters of G, of which as many were read, have at least m / 2, and half of those on each machine that
+  has two or more of it,
 * of all other ranks at most a tenth have as much (one rank at least is allowed), apart from those found slow
   at another time and those in groups of the same family that are as slow,
 * the rank's machine, if three quarters of it are as slow, has fewer such ranks than G.
@@ -245,7 +245,7 @@ class SlowGroups:
                 and int(alike[read].sum()) > most
                 and read.size >= _SHARE * members.size
                 and alike[read].mean() >= _SHARE
-                and _share(alike[read], families.node[read]).min() >= _ALIKE
+                and _least_share(alike[read], families.node[read]) >= _ALIKE
                 and _left_over(alike, families.labels[family]) <= max(1, _OTHERS * (~alike).sum())
             ):
                 best, most = (family, members), int(alike[read].sum())
@@ -266,6 +266,13 @@ def _share(alike: Bools, label: Ints) -> Floats:
     number = np.unique(label, return_inverse=True)[1].reshape(-1)
     share: Floats = np.bincount(number, weights=alike) / np.bincount(number)
     return share
+
+
+def _least_share(alike: Bools, node: Ints) -> float:
+    """Return the least share of ``alike`` ranks on the machines with two or more; 1 if none has: of single
+    ones, some may not show it yet."""
+    several = np.unique(node, return_counts=True)[1] >= 2
+    return float(_share(alike, node)[several].min(initial=1.0))
 
 
 def _left_over(alike: Bools, labels: Ints) -> int:

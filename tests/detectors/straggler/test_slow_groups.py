@@ -137,6 +137,17 @@ def test_a_group_lasts_until_most_of_it_are_well():
     assert not groups.open
 
 
+def test_a_member_alone_on_its_machine_may_not_show_it_yet():
+    """Of a group with one rank on each machine seven of eight suffice. Two that are well on one are none of
+    it."""
+    strided = {"dp": AT % 8, "tp": 0 * AT, "pp": AT // 8, "cp": 0 * AT - 1, "ep": 0 * AT - 1}
+    group = np.flatnonzero(strided["dp"] == 3)
+    found_in = SlowGroups(families(strided)).take(found(group[0], effects(group[:7])), 100)
+    assert found_in is not None
+    assert found_in.members.tolist() == group.tolist()
+    assert SlowGroups(families()).take(found(GROUP[0], effects(GROUP[:6])), 100) is None
+
+
 def test_of_two_groups_of_a_family_either_may_be_well_first():
     one, two = GROUP, np.flatnonzero(COORDS["dp"] == 6)
     groups, raised = SlowGroups(families()), np.zeros(RANKS, dtype=bool)

@@ -141,9 +141,9 @@ def _slow_position(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -
     """Return the position of the layers that has become slow as a whole, on all machines alike.
 
     One that was so in all steps held is how the layers were cut, and nothing that happened; ``before`` is
-    what was found already.
+    what was found already. Without coordinates a replica may look the same.
     """
-    cuts = () if ratios.shards is None else ratios.shards.cuts
+    cuts = ratios.positions.cuts if ratios.shards is None else ratios.shards.cuts
     latest = _of_roles(ratios, 1)[0] if cuts else np.empty(0)
     for cut in cuts if np.isfinite(latest).all() else ():
         usual = np.bincount(cut, weights=latest) / np.bincount(cut)

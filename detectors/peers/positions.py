@@ -61,11 +61,15 @@ _UNITS = 2
 @dataclass(frozen=True, slots=True)
 class Positions:
     """``partitions`` are all that may be positions: b, the stage and the class of each rank, [ranks];
-    ``node`` [ranks] are the ranks' machines, ``stages`` all that may be stages, each [ranks]."""
+    ``node`` [ranks] are the ranks' machines, ``stages`` all that may be stages, each [ranks]. Without
+    coordinates ``cuts`` are the partitions whose classes have three tensor-parallel groups each, those of the
+    fewest classes first.
+    """
 
     partitions: tuple[tuple[int, Ints, Ints], ...]
     node: Ints
     stages: tuple[Ints, ...] = ()
+    cuts: tuple[Ints, ...] = ()
 
     @classmethod
     def from_coords(cls, coords: Mapping[str, Ints], node: Ints) -> "Positions":
@@ -91,7 +95,9 @@ class Positions:
                 for k in (k for k in range(2, min(n // b // 2, _MOST * n // world) + 1) if n // b % k == 0):
                     label = np.asarray(stage * k + numbers // b % k, dtype=np.intp)
                     found.setdefault(label.tobytes(), (b, stage, label))
-        return cls(tuple(found.values()), node, tuple(stages.values())[1:])
+        cuts = [label for b, _, label in found.values() if world >= _MACHINES * b * (label.max() + 1)]
+        cuts.sort(key=lambda label: int(label.max()))
+        return cls(tuple(found.values()), node, tuple(stages.values())[1:], tuple(cuts))
 
     def refine(self, x: Floats, groups: PeerGroups) -> PeerGroups | None:
         """Return the ``groups`` divided by position, by log ratios ``x`` [steps, ranks] to them; None where

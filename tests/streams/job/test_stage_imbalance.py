@@ -86,6 +86,24 @@ def test_a_position_of_the_layers_that_becomes_slow_is_a_finding_about_the_job(n
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("every", "factor", "found"), [(16, 1.25, True), (4, 1.2, True), (16, 1.05, False)])
+def test_without_coordinates_every_nth_rank_that_becomes_slow_is_a_finding_about_the_job(
+    every, factor, found
+):
+    """A position or a replica: rows do not tell which, and no rank is named."""
+    work = healthy(steps=300, ranks=64, seed=1)
+    work[150:, PLACES % every == 3] *= factor
+    table = synchronous(work, overhead=0.05)
+    suspicions = run(table)
+    assert believed(suspicions) == {}
+    job = [s for s in job_level(suspicions) if s.kind == "straggler.job_wide"]
+    assert [list(s.hypotheses) for s in job] == [["imbalance.position"]] * found
+    for s in job:
+        assert s.slowdown_ratio == pytest.approx(factor, abs=0.01)
+        assert abs(steps_between(table, table.ts[150], s.onset)) <= 2
+
+
+@pytest.mark.slow
 def test_a_position_stays_slow_when_its_onset_is_no_longer_held():
     work = healthy(steps=600, ranks=64)
     work[100:, PLACES % 8 == 3] *= 1.2

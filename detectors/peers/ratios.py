@@ -77,6 +77,9 @@ _SPREAD_STEPS = 50
 # Amounts or replicas explain the work if the spread falls to this share. Chosen: any fit takes a little away.
 _WORK_GAIN = 0.7
 
+# Steps, spread over all held, in which replicas are tried. Chosen: they show a spread at a fifth of the cost.
+_TRIAL_STEPS = 50
+
 # Share by which another amount differs, and steps of ranks that have one. Chosen: what a fit needs
 # (``workload``).
 _UNEVEN, _LEAST_UNEVEN = 0.01, 40
@@ -428,15 +431,15 @@ class Ratios:
         if classify(self.history.last("role", self.config.learn)).kind == "fixed":
             return
         held = min(self.settled, self.config.history)
-        v, before = self.history.last("v", held), self.history.last("role", held)
+        v, some = self.history.last("v", held), slice(None, None, max(held // _TRIAL_STEPS, 1))
+        before = self.history.last("role", held)[some]
         # For the trial: `_role_ratio` goes by it.
         self._share_batches = True
-        role = self._role_ratio(v)
         # Batches change, some after many steps; what stays with a replica are slower machines.
-        if not _falls(_varying(role), _varying(before)):
+        if not _falls(_varying(self._role_ratio(v[some])), _varying(before)):
             self._share_batches = False
         else:
-            self._rewrite(v, role)
+            self._rewrite(v, self._role_ratio(v))
 
     def _learn_roles(self) -> None:
         """Without coordinates: ranks whose usual times form classes laid out like a dimension are roles."""

@@ -51,7 +51,7 @@ _LOOKS_GONE: dict[Slowness, int] = {
     "unmeasured": 4,
 }
 
-# Chosen: a position that is half as slow in the latest step as one that is reported is looked at.
+# Chosen: a position that usually is half as slow as one that is reported is looked at.
 _HINT = 1.05
 
 # Of the steps since then, for slowness to date back to one. Chosen: single quick steps do not end it.
@@ -144,9 +144,10 @@ def _slow_position(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -
     what was found already. Without coordinates a replica may look the same.
     """
     cuts = ratios.positions.cuts if ratios.shards is None else ratios.shards.cuts
-    latest = _of_roles(ratios, 1)[0] if cuts else np.empty(0)
-    for cut in cuts if np.isfinite(latest).all() else ():
-        usual = np.bincount(cut, weights=latest) / np.bincount(cut)
+    # Without coordinates there are many cuts: what is usual of ranks is asked first, which costs little.
+    ranks = nan_median(_of_roles(ratios, _STEPS)) if cuts else np.empty(0)
+    for cut in cuts if np.isfinite(ranks).all() else ():
+        usual = np.bincount(cut, weights=ranks) / np.bincount(cut)
         if usual.max() >= _HINT * np.delete(usual, usual.argmax()).mean():
             found = _judged(ratios, slow, PeerGroups.of(cut), before)
             if found is not None:

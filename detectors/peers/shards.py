@@ -87,5 +87,7 @@ class Shards:
     def _may_be_machines(self, same: Bools) -> bool:
         """Whether few machines have all of their ranks among the ``same``."""
         machines = np.unique(self.node[same])
-        ranks = [self.node == machine for machine in machines]
-        return machines.size < _MACHINES and any(on.sum() > 1 and same[on].all() for on in ranks)
+        if machines.size >= _MACHINES:
+            return False
+        ranks = (self.node == machine for machine in machines)
+        return any(on.sum() > 1 and same[on].all() for on in ranks)

@@ -32,6 +32,7 @@ from benchmarks.randomised.job import MOST_RANKS
 from benchmarks.randomised.ranges import SETS
 from benchmarks.randomised.score import Outcome, outcome, rank_outcome, summary
 from benchmarks.randomised.truth import Truth
+from cli.files.replay import DETECTOR_FAILED
 
 RESULTS = Path(__file__).parents[1] / "results" / "randomised.json"
 PRODUCT = "slowrank"
@@ -76,7 +77,7 @@ def score_seed(seed: int, *, most_ranks: int, keep: Path | None = None) -> Score
         began = time.perf_counter()
         command = [str(Path(sys.executable).with_name("slowrank")), "backtest", str(rows), "-o", str(found)]
         ran = subprocess.run(command, check=True, capture_output=True)
-        failed = b"a detector failed" in ran.stderr
+        failed = DETECTOR_FAILED.encode() in ran.stderr
         if failed:
             print(f"{seed}: {ran.stderr.decode()}", file=sys.stderr)
         seconds = time.perf_counter() - began

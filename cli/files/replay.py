@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from streams.files.record_builder import Read
     from streams.pipeline import Pipeline
 
+# In the summary, where there were any such records.
+DETECTOR_FAILED = "on which a detector failed"
+
 Files = Annotated[list[Path], typer.Argument(help="NDJSON, CSV (.gz, .zst too) or Parquet files.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="File with the detector tables; by default slowrank.toml.")
@@ -219,6 +222,4 @@ def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
     for example in read.examples:
         typer.secho(f"  {example}", err=True)
     for source, count in sorted(pipeline.set_aside.items()):
-        typer.secho(
-            f"set aside: {count} x {source} on which a detector failed (a bug; see the log)", err=True
-        )
+        typer.secho(f"set aside: {count} x {source} {DETECTOR_FAILED} (a bug; see the log)", err=True)

@@ -143,7 +143,11 @@ def _slow_position(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -
     One that was so in all steps held is how the layers were cut, and nothing that happened; ``before`` is
     what was found already. Without coordinates a replica may look the same.
     """
-    cuts = ratios.positions.cuts if ratios.shards is None else ratios.shards.cuts
+    if ratios.shards is not None:
+        cuts = ratios.shards.cuts
+    else:
+        # Where amounts of work show who is a replica, a slow one is found as such.
+        cuts = () if ratios.batches is not None else ratios.positions.cuts
     # Without coordinates there are many cuts: what is usual of ranks is asked first, which costs little.
     ranks = nan_median(_of_roles(ratios, _STEPS)) if cuts else np.empty(0)
     for cut in cuts if np.isfinite(ranks).all() else ():

@@ -117,7 +117,7 @@ def test_the_weighing_is_told_as_json():
 
 
 def test_where_work_may_explain_it_nobody_is_sent():
-    """A slow rank among ranks whose work varies unexplained is told as such, without advice to act, however
+    """A slow rank among ranks whose work varies unexplained is reported so, without advice to act, however
     often such ranks were slow."""
     odds = {"straggler.fail_slow": 4.0, "imbalance.workload": -1.0}
     (found,) = told([slow(0, hypotheses=odds)])

@@ -50,24 +50,26 @@ def test_two_kinds_of_pauses_fall_on_what_they_share():
     assert pauses.before(3200, ts).longest == 20.0
 
 
-def test_one_odd_pause_does_not_hide_the_rhythm():
-    """A pause of its own kind counts elsewhere with its own length only."""
+def pauses_of_a_rhythm(seconds, *, odd):
+    """Pauses of a job that pauses before every 100th step, and once for ``odd`` seconds besides."""
     pauses, ts = Pauses(), 0.0
     for number in range(1000):
-        gap = 60.0 if number and number % 100 == 0 else 8.0 if number == 537 else 1.0
+        gap = seconds if number and number % 100 == 0 else odd if number == 537 else 1.0
         ts += gap
         pauses.step(number, ts, gap=gap, usual=1.0)
+    return pauses, ts
+
+
+def test_one_odd_pause_does_not_hide_the_rhythm():
+    """A pause of its own kind counts elsewhere with its own length only."""
+    pauses, ts = pauses_of_a_rhythm(60.0, odd=8.0)
     assert pauses.before(1050, ts).longest == 8.0
     assert pauses.before(1100, ts).longest == 60.0
 
 
 def test_one_odd_pause_that_was_longer_is_no_habit():
     """A fault that passed does not make a pause of the rhythm usual that is as long."""
-    pauses, ts = Pauses(), 0.0
-    for number in range(1000):
-        gap = 20.0 if number and number % 100 == 0 else 600.0 if number == 537 else 1.0
-        ts += gap
-        pauses.step(number, ts, gap=gap, usual=1.0)
+    pauses, ts = pauses_of_a_rhythm(20.0, odd=600.0)
     assert pauses.before(1050, ts) == (600.0, 0.0)
     assert pauses.before(1100, ts) == (600.0, 20.0)
 

@@ -104,13 +104,13 @@ class LlrCusumBank:
         sigma: Floats,
         smallest: Floats | float = 0.0,
         most: float = 0.0,
-        ceiling: float = math.inf,
+        ceiling: Floats | float = math.inf,
     ) -> Floats:
         """Take one step: ``x`` and ``sigma`` are [ranks], NaN in ``x`` changes nothing; return ``best``.
 
         Effects below ``smallest`` (a slowdown, per rank or one for all) are not tested. ``most`` is what one
         step may move the evidence for a ``LARGE`` effect by, where that is more than the usual share;
-        ``ceiling`` is what one may add to any.
+        ``ceiling`` (per rank or one for all) is what one may add to any.
         """
         cfg, delta = self.config, self._delta
         share = self.h * cfg.clip_share

@@ -127,7 +127,8 @@ class Positions:
         if all(is_regular(roles == role) for role in range(1, int(roles.max(initial=0)) + 1)):
             return roles
         fits: list[tuple[int, int, Ints]] = []
-        for label in (*self.stages, *(label for *_, label in self.partitions)):
+        # Roles of whole machines, of two models, are right as they are.
+        for label in (*self.stages, *(label for *_, label in self.partitions), self.node):
             table = np.zeros((label.max() + 1, roles.max() + 1), dtype=np.intp)
             np.add.at(table, (label, roles), 1)
             # A class of few ranks fits any roles.

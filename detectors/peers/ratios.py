@@ -294,6 +294,20 @@ class Ratios:
         usual = nan_median(self._last_ratios())
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
 
+    def slow_class(self, usual: Floats, **least: float) -> Bools:
+        """Return the ranks of machines that are a class of their own (``node_effects``), [ranks]. Those of
+        one replica are none: machines are not bought or limited by who works on one batch."""
+        slow = slow_class(usual, self.nodes, **least)
+        return slow & ~self._is_one_replica(slow)
+
+    def _is_one_replica(self, ranks: Bools) -> bool:
+        """Return whether some ``ranks`` [ranks] are one replica of three and more."""
+        if self._replicas is None or not ranks.any():
+            return False
+        own = self._replicas.ranks
+        first = own.index[ranks.argmax()]
+        return own.sizes.size >= MIN_PEERS and np.array_equal(ranks, own.index == first)
+
     def spread_without(self, ranks: Bools) -> float:
         """Return how much ranks differ from their peers for good beside some ``ranks`` [ranks], by twice the
         standard error of that on the safe side.
@@ -465,7 +479,7 @@ class Ratios:
 
     def _learn_classes(self) -> None:
         """Machines that are as much slower from the start are roles of their own."""
-        slow = slow_class(nan_median(self.history.last("role", self.config.learn)), self.nodes)
+        slow = self.slow_class(nan_median(self.history.last("role", self.config.learn)))
         split = PeerGroups.of(2 * self.groups.index + slow)
         if slow.any() and split.narrowest > MIN_PEERS:
             self.groups = split

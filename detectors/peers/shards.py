@@ -79,9 +79,13 @@ class Shards:
         others = role & ~same
         if same.sum() < 2 or not others.any() or self._may_be_machines(same):
             return False
-        usual = float(nan_median(effect[same]))
+        read = same & np.isfinite(effect)
+        if read.sum() < 2:
+            # Whether the others at its position are as slow is not known.
+            return True
+        usual = float(nan_median(effect[read]))
         apart = usual - float(nan_median(effect[others]))
-        alike = np.abs(effect[same] - usual) <= _ALIKE * apart
+        alike = np.abs(effect[read] - usual) <= _ALIKE * apart
         return bool(apart >= _APART * effect[rank] and np.mean(alike) >= _SHARE)
 
     def _may_be_machines(self, same: Bools) -> bool:

@@ -25,7 +25,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.node_effects import MOST_OF_MACHINE, slow_class
+from detectors.peers.node_effects import MOST_OF_MACHINE
 from detectors.peers.peers import PeerGroups, group_quantile
 from detectors.peers.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
@@ -413,7 +413,7 @@ def _is_class(ratios: Ratios, found: Candidate) -> bool:
         return True
     # Of a role of which half is slow, the median is neither's.
     over_usual = levels - groups.spread_out(group_quantile(levels, groups, _USUAL))
-    return any(slow_class(e, ratios.nodes, least=least)[found.rank] for e in (levels, over_usual))
+    return any(ratios.slow_class(e, least=least)[found.rank] for e in (levels, over_usual))
 
 
 def _is_one_of_equals(ratios: Ratios, found: Candidate, places: PlaceMates) -> bool:

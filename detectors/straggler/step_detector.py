@@ -513,7 +513,6 @@ class StragglerDetector:
                 np.where(ratios.groups.peers > 0, lasting, np.nan),
                 sigma=sigma,
                 smallest=self._lasting_effects(),
-                steady=steady,
             )
 
     def _step_noise(self, noise: Noise, residual: Floats, name: Timing) -> float:

@@ -27,6 +27,10 @@ Bools = npt.NDArray[np.bool_]
 P_SUSPICION = 1e-6
 P_ALONE = 1e-8
 
+# Chance per step and job that far steps of a healthy rank in a row are enough to suspect it. Chosen: once in
+# a job of 100,000 steps; ten times less delays a slow rank by a step where a hundredth of the steps are far.
+P_FAR = 1e-5
+
 # Log-odds more for what was always so, a factor of 150. Chosen: there is no change to date, and healthy ranks
 # differ for good too.
 LASTING_EXTRA = 5.0
@@ -40,10 +44,6 @@ _FAR_SIGMAS = 4.0
 
 # Chosen, standard errors: healthy centres of a few steps are hardly further from where they belong.
 _TRANSLATION = 5.0
-
-# Surprise of far steps where a twentieth of the healthy ones are. Chosen: collections are rarer; behind them
-# three far steps in a row at one rank are unusual.
-_OFTEN = math.log(20.0)
 
 # Steps without evidence of its slowness after which a rank has recovered. Chosen: a rank that is slow in
 # waves is reported once, and its recovery so many steps late.
@@ -92,14 +92,6 @@ def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> N
     most = _TRANSLATION * np.sqrt(error)
     drawn = np.clip(center * error / (width + error), -most, most)
     return Noise(center - drawn, sigma, int(np.median(samples)))
-
-
-def _ceiling(far: SpikeRate) -> float:
-    """Return the most evidence of one step in steady work: the surprise -ln(share) of a far step there.
-
-    A slow rank is far off in every step. Where healthy ones often are, some in a row are no proof.
-    """
-    return far.surprise if far.any and far.surprise <= _OFTEN else math.inf
 
 
 def _autocorrelation(residual: Floats) -> float:
@@ -241,20 +233,34 @@ class TimingChannel:
         # The share is a third: three such steps in a row are as rare as what stands alone has to be.
         rare = self._spikes.surprise >= share * threshold(len(self.raised), 1, P_ALONE)
         most = share * self.h_alone if steady and rare else 0.0
-        ceiling = _ceiling(self._far_off) if steady else math.inf
+        ceiling = self._ceiling(residual, self._far_off)
         self.change.update(residual, sigma=sigma, smallest=smallest, most=most, ceiling=ceiling)
         self._spikes.update(residual > FAR, read=read, slow=self.raised)
         far_off = residual > _FAR_SIGMAS * sigma
         self._far_off.update(far_off, read=read, slow=self.raised)
         # By the usual noise: by that of each step, an effect would be sharp in one and not in the next.
         sharp = self.change.sharp(sigma if self.noise is None else self.noise.sigma)
-        self.intermittence.update(sharp >= self.h / 2, far_off, read=read, gone=sharp <= 0)
+        # What is known to be slow is nearer to far off in each step: that it still is, is no other rise.
+        new = ~self.believed
+        self.intermittence.update(new & (sharp >= self.h / 2), new & far_off, read=read, gone=sharp <= 0)
 
-    def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats, steady: bool = False) -> None:
+    def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats) -> None:
         """Take one step of ratios as they are as evidence of a rank that always was slow."""
-        ceiling = _ceiling(self._far_lasting) if steady else math.inf
+        ceiling = self._ceiling(ratio, self._far_lasting)
         self.lasting.update(ratio, sigma=sigma, smallest=smallest, ceiling=ceiling)
         self._far_lasting.update(ratio > _FAR_SIGMAS * sigma, read=np.isfinite(ratio), slow=self.raised)
+
+    def _ceiling(self, x: Floats, far: SpikeRate) -> Floats | float:
+        """Return the most evidence of one step of ratios ``x`` [ranks], once healthy ones were far off.
+
+        A slow rank is far off in every step. A step as far as healthy ranks are with chance q is worth its
+        surprise -ln q, in units of which the threshold is -ln(P_FAR / ranks).
+        """
+        if not far.any:
+            return math.inf
+        unit = self.h / math.log(self.raised.size / P_FAR)
+        ceiling: Floats = unit * np.where(x > FAR, self._spikes.surprise, far.surprise)
+        return ceiling
 
     def scores(self) -> Floats:
         """Evidence over threshold, 1.0 = suspicious; the larger of change and lasting."""

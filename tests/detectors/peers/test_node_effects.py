@@ -105,8 +105,10 @@ def test_few_values_do_not_scatter():
         ({0: 0.5, 2: 0.12}, set()),
         ({0: 0.05, 2: 0.05}, set()),
         ({}, set()),
+        ({0: 0.12, 2: 0.11, 3: 0.08}, {0, 2, 3}),
+        ({0: 0.12, 2: 0.08}, set()),
     ],
-    ids=["two alike", "one", "two that differ", "small", "none"],
+    ids=["two alike", "one", "two that differ", "small", "none", "a small one with two", "one of two small"],
 )
 def test_machines_that_are_alike_slower_are_a_class(ratios, expected):
     """Two at least: one by itself is slow."""

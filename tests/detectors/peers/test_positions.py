@@ -112,6 +112,13 @@ def test_few_ranks_are_put_into_the_role_of_their_position(roles, regular):
     assert found.tolist() == (regular or roles)
 
 
+def test_roles_of_whole_machines_are_no_misfits():
+    """Two of six machines are of another model; 40 of the 44 ranks would fit every 22nd and its neighbours."""
+    ranks = np.arange(44)
+    roles = np.isin(ranks // 8, (0, 3)).astype(np.intp)
+    assert Positions.from_numbers(ranks, ranks // 8).regular(roles).tolist() == roles.tolist()
+
+
 def test_positions_are_sought_again_when_other_times_are_compared():
     """For some steps no rank reports its compute: roles are learnt anew afterwards, and positions too."""
     at, ratios, nan = np.arange(32) % 2, Ratios(32, None, StragglerConfig()), np.full(32, np.nan)

@@ -71,6 +71,17 @@ def test_three_in_four_of_a_position_are_slow(healthy, is_position):
     assert explained(slow, tp=TP, node=node) == np.flatnonzero(slow).tolist() * is_position
 
 
+def test_a_position_of_which_one_rank_is_left_may_explain_it():
+    """The other one of its expert was lost: whether that would be as slow is not known."""
+    ep, role = np.arange(8) % 4, np.ones(8, dtype=np.bool_)
+    shards = Shards.from_coords({"ep": ep}, np.zeros(8, dtype=np.intp))
+    effect = np.where(np.arange(8) == 2, 0.2, 0.0)
+    assert not shards.explain(effect, 2, role)
+    effect[6] = np.nan
+    assert shards.explain(effect, 2, role)
+    assert not shards.explain(np.roll(effect, 1), 3, np.roll(ep, 1) == 2)
+
+
 @pytest.mark.parametrize(("own", "explains"), [(0.10, True), (0.15, True), (0.17, False)])
 def test_a_position_explains_twice_what_it_is_slow_by_and_no_more(own, explains):
     """A rank that is slower than that has something of its own."""

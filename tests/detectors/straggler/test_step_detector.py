@@ -107,6 +107,15 @@ def test_machines_of_a_replica_that_differ_for_good_are_no_batch():
     assert named_in_replicas(work) == set(range(8))
 
 
+def test_the_machines_of_one_replica_are_no_class():
+    """They are slower since the start, as many by as much: so would two machines of another model be."""
+    noise, machine = 0.002 * np.random.default_rng(5).normal(size=(60, 64)), np.arange(64) // 8
+    of_replica, others = np.isin(machine, (1, 5)), np.isin(machine, (1, 6))
+    found = named_in_replicas(np.exp(noise + 0.2 * of_replica), replicas=4)
+    assert found == set(np.flatnonzero(of_replica).tolist())
+    assert not named_in_replicas(np.exp(noise + 0.2 * others), replicas=4)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_class_of_machines_that_most_replicas_have_twice_is_no_batch(seed):
     """Every second machine is slower; 13 of 16 replicas have both of their ranks on such, or on others."""
@@ -150,7 +159,13 @@ def test_ranks_that_are_all_far_off_now_and_then_are_not_slow(share, size, seed)
     assert named_among_far_steps(share, size, seed=seed) == {}
 
 
-@pytest.mark.parametrize(("share", "within"), [(0.03, 4), (0.1, 12), (0.3, 30)])
+@pytest.mark.parametrize("spikes", [0.03, 0.045])
+def test_four_far_steps_in_a_row_are_no_slow_rank_where_one_in_thirty_is(spikes):
+    """Of 64 ranks one has four in a row once in 5,000 to 20,000 steps."""
+    assert steps_until(alone=False, spikes=spikes, burst=4) is None
+
+
+@pytest.mark.parametrize(("share", "within"), [(0.03, 5), (0.1, 12), (0.3, 30)])
 @pytest.mark.parametrize("slow", [1.2, 1.5])
 def test_a_slow_rank_differs_from_far_steps_by_being_so_always(share, within, slow):
     """It takes the more steps the more often healthy ones are long."""

@@ -82,6 +82,19 @@ def test_a_slowdown_is_one_excursion_however_noisy_its_steps_are():
     assert channel.intermittence.count.tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize(("believed", "counted"), [(True, 0), (False, 4)])
+def test_far_steps_of_a_rank_that_is_known_to_be_slow_are_no_slowness_off_and_on(believed, counted):
+    """It is nearer to them than the others are; one that is only suspected may be slow in those alone."""
+    channel = TimingChannel(8)
+    channel.refit(Noise(np.zeros(8), np.full(8, 0.01), 20), largest_move=None)
+    channel.find(3, size=0.03)
+    channel.believed[3] = believed
+    for step in range(160):
+        x = np.where(np.arange(8) == 3, 0.12 if step % 40 in (20, 21) else 0.0, 0.0)
+        channel.weigh(x, sigma=np.full(8, 0.01), smallest=0.0)
+    assert channel.intermittence.count.tolist() == [0, 0, 0, counted, 0, 0, 0, 0]
+
+
 def test_a_rank_recovers_though_noise_leaves_small_evidence():
     """At a noise of 3 % the evidence of a slowdown by 3 % hardly ever goes; that of one by 40 % does."""
     rng, channel = np.random.default_rng(4), TimingChannel(8)

@@ -151,6 +151,7 @@ class Ratios:
         self.apart: Bools = np.zeros(ranks, dtype=np.bool_)
         self.roles_known = roles is not None
         self.everyone = PeerGroups.of(np.zeros(ranks, dtype=np.intp))
+        self.most_of_job = majorities(self.nodes, self.everyone)
         self.groups = PeerGroups.of(roles) if roles is not None else self.everyone
         self.history = History(config.history, ranks, SERIES, single=_SINGLE)
         self.kind = JobKind("between", float("nan"), float("nan"))
@@ -348,7 +349,7 @@ class Ratios:
             v=v,
             x=self._change_ratio(v, role),
             role=role,
-            data_x=_excess(t.data, seconds, self.everyone),
+            data_x=self._loading_excess(t.data, seconds),
             rest_x=_excess(rest, seconds, like),
             rest=rest,
             # Ranks that were not read get a time too: onsets are dated by the column of the rank.
@@ -361,6 +362,14 @@ class Ratios:
             tokens=t.tokens,
             squares=squares,
         )
+
+    def _loading_excess(self, loading: Floats, seconds: Floats) -> Floats:
+        """Return ``_excess`` of loading over all others. A machine with most of the job is compared with those
+        on others, for what its ranks share moves the median of all."""
+        excess = _excess(loading, seconds, self.everyone)
+        for mine, others in self.most_of_job:
+            excess[mine] = (loading[mine] - nan_median(loading[others])) / nan_median(seconds)
+        return excess
 
     def _change_ratio(self, v: Floats, role: Floats) -> Floats:
         small = self.small_role
@@ -507,7 +516,7 @@ def _excess(values: Floats, seconds: Floats, groups: PeerGroups) -> Floats:
     No log ratio: well hidden loading takes next to no time on any rank.
     """
     if not np.isfinite(values).any():
-        return values
+        return values.copy()
     excess: Floats = (values - peer_median(values, groups)) / nan_median(seconds)
     return excess
 

@@ -117,6 +117,9 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
     # The median belongs to the majority: with half of those slow who are compared with, "slow" and "usual"
     # change places.
     compared = ~ratios.left_out
+    if found.timing == "data":
+        for mine, _ in ratios.most_of_job:
+            compared[mine] &= found.rank not in mine
     if 2 * np.count_nonzero(over & compared) > np.count_nonzero(compared) or not found.is_persistent:
         return False
     if found.timing == "data":

@@ -518,6 +518,8 @@ class StragglerDetector:
     def _step_noise(self, noise: Noise, residual: Floats, name: Timing) -> float:
         """Return the noise of this very step over all ranks."""
         if name != "compute":
+            for mine, _ in self.ratios.most_of_job if name == "data" else ():
+                residual = np.delete(residual, mine)
             return scatter(residual)
         # Suspected machines are compared with the others: what they show is no noise of these.
         residual = np.where(self.ratios.left_out, np.nan, residual)

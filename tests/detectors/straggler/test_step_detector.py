@@ -262,6 +262,16 @@ def test_a_rank_that_loads_less_than_the_others_is_not_slow_when_its_work_grows(
     assert not {rank for _, rank in found} & set(range(8, 14))
 
 
+@pytest.mark.parametrize("since", [0, 100])
+def test_a_machine_with_most_of_the_job_that_loads_for_long_is_compared_with_the_others(since):
+    """16 of 19 ranks: the median of all is theirs."""
+    rng = np.random.default_rng(8)
+    work = np.exp(0.01 * rng.normal(size=(160, 19)))
+    data = 0.01 * np.exp(0.5 * rng.normal(size=(160, 19)))
+    data[since:, :16] += 2.0
+    assert slow_while_loading(work, data, on_node=16) == {("data", rank) for rank in range(16)}
+
+
 def come_and_go(ranks):
     """Return which ranks are found intermittent where ``ranks`` are 1.5 times slower for two steps of 20."""
     rng = np.random.default_rng(11)

@@ -299,7 +299,7 @@ class Ratios:
         """Return the ranks of machines that are a class of their own (``node_effects``), [ranks]. Those of
         one replica are none: machines are not bought or limited by who works on one batch."""
         slow = slow_class(usual, self.nodes, **least)
-        return slow & ~self._is_one_replica(slow)
+        return np.zeros_like(slow) if self._is_one_replica(slow) else slow
 
     def _is_one_replica(self, ranks: Bools) -> bool:
         """Return whether some ``ranks`` [ranks] are one replica of three and more."""
@@ -364,8 +364,11 @@ class Ratios:
         )
 
     def _loading_excess(self, loading: Floats, seconds: Floats) -> Floats:
-        """Return ``_excess`` of loading over all others. A machine with most of the job is compared with those
-        on others, for what its ranks share moves the median of all."""
+        """Return ``_excess`` of loading over all others.
+
+        Ranks of a machine with most of the job are compared with those on others, for the median of all is
+        theirs.
+        """
         excess = _excess(loading, seconds, self.everyone)
         for mine, others in self.most_of_job:
             excess[mine] = (loading[mine] - nan_median(loading[others])) / nan_median(seconds)

@@ -42,6 +42,9 @@ FAR = float(np.log1p(LARGE)) / 2
 # Chosen: a step beyond so many sigmas gives about as much evidence of a slow rank as one step may.
 _FAR_SIGMAS = 4.0
 
+# Chosen: up to here a step is within what normal noise explains, and a likelihood ratio of 4.5 at most.
+_OFF_SIGMAS = 3.0
+
 # Chosen, standard errors: healthy centres of a few steps are hardly further from where they belong.
 _TRANSLATION = 5.0
 
@@ -123,8 +126,8 @@ class TimingChannel:
         self._negligible = math.log1p(min(self.config.effects)) / 2
         self.intermittence = IntermittenceCounter(ranks)
         self._spikes = SpikeRate(ranks)
-        self._far_off = SpikeRate(ranks)
-        self._far_lasting = SpikeRate(ranks)
+        self._off = SpikeRate(ranks)
+        self._off_lasting = SpikeRate(ranks)
         self.noise: Noise | None = None
         self._besides = Noise(np.zeros(ranks), np.zeros(ranks), 0)
         self.raised: Bools = np.zeros(ranks, dtype=bool)
@@ -233,11 +236,11 @@ class TimingChannel:
         # The share is a third: three such steps in a row are as rare as what stands alone has to be.
         rare = self._spikes.surprise >= share * threshold(len(self.raised), 1, P_ALONE)
         most = share * self.h_alone if steady and rare else 0.0
-        ceiling = self._ceiling(residual, self._far_off)
+        ceiling = self._ceiling(residual, sigma, self._off)
         self.change.update(residual, sigma=sigma, smallest=smallest, most=most, ceiling=ceiling)
         self._spikes.update(residual > FAR, read=read, slow=self.raised)
         far_off = residual > _FAR_SIGMAS * sigma
-        self._far_off.update(far_off, read=read, slow=self.raised)
+        self._off.update(residual > _OFF_SIGMAS * sigma, read=read, slow=self.raised)
         # By the usual noise: by that of each step, an effect would be sharp in one and not in the next.
         sharp = self.change.sharp(sigma if self.noise is None else self.noise.sigma)
         # What is known to be slow is nearer to far off in each step: that it still is, is no other rise.
@@ -246,20 +249,21 @@ class TimingChannel:
 
     def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats) -> None:
         """Take one step of ratios as they are as evidence of a rank that always was slow."""
-        ceiling = self._ceiling(ratio, self._far_lasting)
+        ceiling = self._ceiling(ratio, sigma, self._off_lasting)
         self.lasting.update(ratio, sigma=sigma, smallest=smallest, ceiling=ceiling)
-        self._far_lasting.update(ratio > _FAR_SIGMAS * sigma, read=np.isfinite(ratio), slow=self.raised)
+        self._off_lasting.update(ratio > _OFF_SIGMAS * sigma, read=np.isfinite(ratio), slow=self.raised)
 
-    def _ceiling(self, x: Floats, far: SpikeRate) -> Floats | float:
+    def _ceiling(self, x: Floats, sigma: Floats, off: SpikeRate) -> Floats | float:
         """Return the most evidence of one step of ratios ``x`` [ranks], once healthy ones were far off.
 
-        A slow rank is far off in every step. A step as far as healthy ranks are with chance q is worth its
-        surprise -ln q, in units of which the threshold is -ln(P_FAR / ranks).
+        A slow rank is far off in every step. A step as far ``off`` as healthy ranks are with chance q is
+        worth its surprise -ln q, in units of which the threshold is -ln(P_FAR / ranks).
         """
-        if not far.any:
+        if not off.any:
             return math.inf
         unit = self.h / math.log(self.raised.size / P_FAR)
-        ceiling: Floats = unit * np.where(x > FAR, self._spikes.surprise, far.surprise)
+        surprise = np.maximum(off.surprise, np.where(x > FAR, self._spikes.surprise, 0.0))
+        ceiling: Floats = np.where(x > _OFF_SIGMAS * sigma, unit * surprise, math.inf)
         return ceiling
 
     def scores(self) -> Floats:

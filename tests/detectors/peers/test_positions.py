@@ -113,7 +113,7 @@ def test_few_ranks_are_put_into_the_role_of_their_position(roles, regular):
 
 
 def test_roles_of_whole_machines_are_no_misfits():
-    """Two of six machines are of another model; 40 of the 44 ranks would fit every 22nd and its neighbours."""
+    """Two of six machines are of another model; 40 of the 44 ranks would fit other positions too."""
     ranks = np.arange(44)
     roles = np.isin(ranks // 8, (0, 3)).astype(np.intp)
     assert Positions.from_numbers(ranks, ranks // 8).regular(roles).tolist() == roles.tolist()

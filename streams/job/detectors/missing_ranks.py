@@ -19,7 +19,8 @@ class MissingRanks:
     """Ranks that are missing, until a row of theirs comes; one that is lost is a finding by itself.
 
     After a restart the ranks of the attempt before are expected again, as far as the job states a world size
-    that includes them.
+    that includes them, or they were missing: that is no matter of a smaller job, whose ranks are numbered
+    anew without a gap.
     """
 
     aspects = (MISSING,)
@@ -28,17 +29,20 @@ class MissingRanks:
         self._rows = MissingRows()
         self._missing: set[int] = set()
         self._before: frozenset[int] = frozenset()
+        self._missing_before: frozenset[int] = frozenset()
 
     def restart(self, *, new_run: bool) -> None:
         """Count the missed steps anew."""
-        self._before = frozenset(self._rows.known) or self._before
+        if self._rows.steps:
+            self._before, self._missing_before = frozenset(self._rows.known), frozenset(self._missing)
         self._rows, self._missing = MissingRows(), set()
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the ranks that are missing; one that reports late is not."""
         present, at = step.present | view.late, step.closed_at
         if not self._rows.steps:
-            self._rows.expect([rank for rank in self._before if rank < view.world_size], at)
+            again = {rank for rank in self._before if rank < view.world_size}
+            self._rows.expect(again | self._missing_before, at)
         gone, back = self._rows.update(present, at)
         self._missing = (self._missing | set(gone)) - set(back)
         if not self._missing:

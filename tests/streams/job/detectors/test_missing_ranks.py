@@ -13,8 +13,9 @@ from tests.streams.job.job_tables import healthy
 PER_NODE = 4
 
 
-def table_of(steps, *, gone=(), since=100, until=None, attempt=0, start=0.0, ranks=16):
-    """Return records of a job of four nodes; the ranks ``gone`` send no rows from step ``since`` on."""
+def table_of(steps, *, gone=(), since=100, until=None, attempt=0, start=0.0, ranks=16, sized=True):
+    """Return records of a job of four nodes; the ranks ``gone`` send no rows from step ``since`` on. Rows
+    state the number of ranks if ``sized``."""
     table = synchronous(healthy(steps=steps, ranks=ranks, seconds=2.0, seed=attempt))
     table = dataclasses.replace(table, attempt=attempt, ts=table.ts + start)
     only = np.ones((steps, ranks), dtype=bool)
@@ -22,7 +23,7 @@ def table_of(steps, *, gone=(), since=100, until=None, attempt=0, start=0.0, ran
     placed = []
     for record in records(table, only=only):
         for row in rows(record):
-            row |= {"node": f"n{row['rank'] // PER_NODE}", "world_size": ranks}
+            row |= {"node": f"n{row['rank'] // PER_NODE}"} | ({"world_size": ranks} if sized else {})
             placed.append(row)
     placed.sort(key=lambda row: (row["ts"], row["rank"]))
     return [steps_record([row]) for row in placed]
@@ -74,3 +75,13 @@ def test_a_rank_that_does_not_come_back_with_its_job_is_lost():
     assert findings(first + again) == {("n1", 5): ("hang.rank_missing", "error", "open")}
     smaller = table_of(100, attempt=1, start=200.0, ranks=12)
     assert findings(first + smaller) == {}
+
+
+@pytest.mark.parametrize(
+    ("missed", "expected"), [(14, {("n1", 5): ("hang.rank_missing", "error", "open")}), (0, {})]
+)
+def test_a_rank_that_was_missing_when_its_job_restarted_is_still_expected(missed, expected):
+    """Its job states no world size: one that was there until then may be left out."""
+    first = table_of(100, gone=[5], since=100 - missed, sized=False)
+    again = table_of(100, gone=[5], since=0, attempt=1, start=200.0, sized=False)
+    assert findings(first + again) == expected

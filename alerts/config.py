@@ -22,7 +22,7 @@ class FindingConfig:
     flap_count: int = 3
     flap_within_seconds: float = 3600.0
     """So many recoveries and relapses make a straggler an intermittent one."""
-    node_group_size: int = 3
+    node_group_size: int = 2
     node_group_share: float = 0.75
     """So many slow ranks of one node, and this share of all that their jobs have there, are one finding about
     the node (chosen: three of four); only where the jobs run on other nodes too."""

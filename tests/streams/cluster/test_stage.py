@@ -169,7 +169,11 @@ def test_a_page_begins_with_the_command_that_keeps_other_jobs_away():
 
 
 def three_ranks(**changes):
-    ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(3)]
+    return slow_ranks(3, **changes)
+
+
+def slow_ranks(number, **changes):
+    ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(number)]
     return run(*(slow(10, subject=r, overwhelming=True, **changes) for r in ranks))
 
 
@@ -180,6 +184,16 @@ def test_nearly_all_ranks_of_a_node_are_one_finding(kind):
     last, versions = three_ranks(ranks_on_node=4, kind=kind)
     assert [f.subject.type for f in versions if f.status == "open"] == ["node"]
     assert last[kind, "rank"].group_key == last[kind, "node"].dedup_key
+
+
+@pytest.mark.parametrize("kind", ["straggler.fail_slow", "data.loader_slow"])
+def test_both_ranks_that_a_job_has_on_a_node_are_one_finding(kind):
+    """It works on two GPUs there, and on other nodes; of four, two are no node."""
+    last, versions = slow_ranks(2, ranks_on_node=2, kind=kind)
+    assert [f.subject.type for f in versions if f.status == "open"] == ["node"]
+    assert last[kind, "rank"].group_key == last[kind, "node"].dedup_key
+    _, versions = slow_ranks(2, ranks_on_node=4, kind=kind)
+    assert [f.subject.rank for f in versions if f.status == "open"] == [0, 1]
 
 
 def test_a_node_is_slow_since_its_middle_rank_is():

@@ -5,7 +5,7 @@ slowness better than single ranks and machines do where
 
 * the median m of e over G is at least half of the rank's own effect,
 * three quarters of G, of which as many were read, have at least m / 2, and half of those on each machine that
-  has two or more of it,
+  has two or more of it at least half of the rank's own effect,
 * of all other ranks at most a tenth have as much (one rank at least is allowed), apart from those found slow
   at another time and those in groups of the same family that are as slow,
 * the rank's machine, if three quarters of it are as slow, has fewer such ranks than G.
@@ -235,8 +235,8 @@ class SlowGroups:
         effect[apart] = np.nan
         best: tuple[str, Ints] | None = None
         node = families.node == families.node[found.rank]
-        as_slow = effect[node] >= _ALIKE * found.size
-        most = int(as_slow.sum()) if as_slow.mean() >= _SHARE else 1
+        as_slow = effect >= _ALIKE * found.size
+        most = int(as_slow[node].sum()) if as_slow[node].mean() >= _SHARE else 1
         for family, members in families.of(found.rank):
             middle = float(nan_median(effect[members]))
             alike, read = effect >= _ALIKE * middle, members[np.isfinite(effect[members])]
@@ -245,7 +245,7 @@ class SlowGroups:
                 and int(alike[read].sum()) > most
                 and read.size >= _SHARE * members.size
                 and alike[read].mean() >= _SHARE
-                and _least_share(alike[read], families.node[read]) >= _ALIKE
+                and _least_share(as_slow[read], families.node[read]) >= _ALIKE
                 and _left_over(alike, families.labels[family]) <= max(1, _OTHERS * (~alike).sum())
             ):
                 best, most = (family, members), int(alike[read].sum())

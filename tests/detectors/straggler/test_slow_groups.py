@@ -75,6 +75,15 @@ def test_a_replica_on_one_machine_is_a_group_unless_all_of_the_machine_is_slow()
     assert SlowGroups(families(whole)).take(found(20, effects(np.arange(16, 24))), 100) is None
 
 
+@pytest.mark.parametrize(("by", "is_group"), [(0.03, False), (0.05, True)])
+def test_a_machine_on_which_a_replica_is_half_as_slow_at_least_is_part_of_it(by, is_group):
+    """Its stages are on two machines; batches that are a little longer by chance make the other no part."""
+    coords = {"dp": AT // 8, "pp": AT // 4 % 2, "tp": 0 * AT - 1, "cp": 0 * AT - 1, "ep": 0 * AT - 1}
+    effect = effects(np.arange(16, 20), 0.08) + effects(np.arange(20, 24), by)
+    taken = SlowGroups(families(coords, AT // 4)).take(found(16, effect), 100)
+    assert (taken is not None) is is_group
+
+
 def test_ranks_of_one_machine_that_wait_within_their_compute_are_no_group_here():
     """They are gathered when all of them are found, and one may be slower than the others."""
     coords = PIPELINES | {"pp": 0 * AT - 1, "tp": AT % 4}

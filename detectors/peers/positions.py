@@ -131,9 +131,10 @@ class Positions:
         for label in (*self.stages, *(label for *_, label in self.partitions), self.node):
             table = np.zeros((label.max() + 1, roles.max() + 1), dtype=np.intp)
             np.add.at(table, (label, roles), 1)
-            # A class of few ranks fits any roles.
-            if table.sum(axis=1).min() > MIN_PEERS:
-                fitting = np.asarray(table.argmax(axis=1)[label], dtype=np.intp)
+            # A class of few ranks fits any roles: the last machine may have some.
+            several = (table.sum(axis=1) > MIN_PEERS)[label]
+            if 2 * np.count_nonzero(several) > roles.size:
+                fitting = np.where(several, table.argmax(axis=1)[label], roles)
                 fits.append((int(np.count_nonzero(fitting != roles)), len(table), fitting))
         misfits, _, fitting = min(fits, key=lambda fit: fit[:2], default=(0, 0, roles))
         return fitting if misfits <= _MISFITS * roles.size else roles

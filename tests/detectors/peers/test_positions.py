@@ -119,6 +119,14 @@ def test_roles_of_whole_machines_are_no_misfits():
     assert Positions.from_numbers(ranks, ranks // 8).regular(roles).tolist() == roles.tolist()
 
 
+def test_a_rank_that_a_limit_would_make_as_slow_keeps_the_role_of_its_machine():
+    """Two of four machines are under a power limit; the job has three ranks on the last one."""
+    ranks = np.arange(27)
+    roles = np.isin(ranks // 8, (0, 2)).astype(np.intp)
+    found = np.where(ranks == 11, 1, roles)
+    assert Positions.from_numbers(ranks, ranks // 8).regular(found).tolist() == roles.tolist()
+
+
 def test_positions_are_sought_again_when_other_times_are_compared():
     """For some steps no rank reports its compute: roles are learnt anew afterwards, and positions too."""
     at, ratios, nan = np.arange(32) % 2, Ratios(32, None, StragglerConfig()), np.full(32, np.nan)

@@ -14,6 +14,9 @@ from slowrank.telemetry import Subject, Suspicion
 
 _ONE_GPU = ("rank", "gpu")
 
+# Chosen: a rank that is half again as slow as its node has something of its own.
+_AS_SLOW = 1.5
+
 
 def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
     """Return whether ``member`` is one of the slow ranks, or the group of them, that ``group`` is about."""
@@ -22,7 +25,21 @@ def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
     ended = group.cleared_at if not group.active else None
     if ended is not None and member.since > ended:
         return False
-    return member.since >= group.since or began_together(member, group, config)
+    began = member.since >= group.since or began_together(member, group, config)
+    return began or (_is_node(group) and _is_no_slower(member, group))
+
+
+def _is_no_slower(member: Case, node: Case) -> bool:
+    """Return whether a rank that was slow before its node is so by as much as this: of one that slows down
+    gradually, a rank may show it long before the others."""
+    own, of_node = (_slowdown(case) for case in (member, node))
+    return member.active and own is not None and of_node is not None and own <= _AS_SLOW * of_node
+
+
+def _slowdown(case: Case) -> float | None:
+    """Return by how much the middle one of a case's ranks is slow; None where no times accuse it."""
+    shown = sorted(s.slowdown_ratio - 1.0 for s in case.suspicions() if s.slowdown_ratio is not None)
+    return shown[len(shown) // 2] if shown else None
 
 
 def slow_with_leader(mate: Case, leader: Case, config: FindingConfig) -> bool:

@@ -209,6 +209,21 @@ def test_a_node_is_slow_since_its_middle_rank_is():
     assert onsets == {since[1]}
 
 
+@pytest.mark.parametrize(("ratio", "is_part"), [(1.1, True), (1.5, False)])
+def test_a_rank_that_was_slow_before_its_node_is_part_of_it_if_no_slower(ratio, is_part):
+    """Its node slows down gradually, and the others show it 20 minutes later; more than that is its own."""
+    ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(4)]
+    shown = {"overwhelming": True, "ranks_on_node": 4}
+    first = slow(10, subject=ranks[0], slowdown_ratio=ratio, **shown)
+    later = {"onset": T0 + 1200, "onset_lo": T0 + 1195, "onset_hi": T0 + 1205, "slowdown_ratio": 1.1}
+    still = msgspec.structs.replace(first, ts=T0 + 1210)
+    others = (slow(1210, subject=r, **shown, **later) for r in ranks[1:])
+    last, versions = run(first, *others, still, until=1400)
+    node = last["straggler.fail_slow", "node"]
+    of_first = [f.group_key for f in versions if f.subject.rank == 0][-1]
+    assert (node.status, of_first == node.dedup_key) == ("open", is_part)
+
+
 def test_a_node_that_is_slow_on_and_off_stays_one_finding():
     """Its ranks recover and become slow again, one a second before the others: all of it is the node's."""
     ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(3)]

@@ -302,12 +302,12 @@ class Ratios:
         return np.zeros_like(slow) if self._is_one_replica(slow) else slow
 
     def _is_one_replica(self, ranks: Bools) -> bool:
-        """Return whether some ``ranks`` [ranks] are one replica of three and more."""
+        """Return whether some ``ranks`` [ranks] are nearly all of one replica of three and more."""
         if self._replicas is None or not ranks.any():
             return False
-        own = self._replicas.ranks
-        first = own.index[ranks.argmax()]
-        return own.sizes.size >= MIN_PEERS and np.array_equal(ranks, own.index == first)
+        own, nearly = self._replicas.ranks, self._replicas.whole(ranks)
+        one = np.unique(own.index[ranks]).size == 1
+        return own.sizes.size >= MIN_PEERS and one and bool(nearly[ranks].all())
 
     def spread_without(self, ranks: Bools) -> float:
         """Return how much ranks differ from their peers for good beside some ``ranks`` [ranks], by twice the

@@ -206,7 +206,7 @@ class SlowGroups:
         return left
 
     def resume(self, ranks: Ints) -> None:
-        """Take groups as slow of which nearly all ranks have been found so before."""
+        """Take groups as slow of which nearly all ranks have been found so before, and of no machine more."""
         if self._families is None:
             return
         slow = set(ranks.tolist())
@@ -214,9 +214,12 @@ class SlowGroups:
             self._began[rank] = (0, 0)
             if rank in self._of:
                 continue
+            node = np.isin(np.flatnonzero(self._families.node == self._families.node[rank]), ranks)
+            most = int(node.sum()) if node.mean() >= _SHARE else 1
             sets = [(f, m) for f, m in self._families.of(rank) if np.isin(m, ranks).mean() >= _SHARE]
-            if sets:
-                group = RankGroup(*max(sets, key=lambda found: found[1].size), 0, 0, lasting=False)
+            larger = [(f, m) for f, m in sets if np.isin(m, ranks).sum() > most]
+            if larger:
+                group = RankGroup(*max(larger, key=lambda found: found[1].size), 0, 0, lasting=False)
                 self.open.append(group)
                 for other in sorted(slow.intersection(group.members.tolist()) - self._of.keys()):
                     self._join(group, other)

@@ -188,6 +188,15 @@ def test_slow_ranks_of_before_are_a_group_again():
     assert groups.of(3) is None
 
 
+def test_a_machine_that_was_slow_before_a_restart_is_no_group_after_it():
+    """Each of its replicas is slow as a whole, and so are the others on it."""
+    groups = SlowGroups(families(PIPELINES))
+    groups.resume(np.arange(16, 24))
+    assert groups.open == []
+    groups.resume(np.arange(16, 20))
+    assert [g.members.tolist() for g in groups.open] == [[16, 17, 18, 19]]
+
+
 def test_the_larger_of_two_explanations_is_told():
     """A replica of several stages explains more than each of its pipelines and tensor-parallel groups."""
     coords = {"dp": AT // 4 % 4, "tp": AT % 4, "pp": AT // 16}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.straggler.intermittence import SUSPECT, beyond_chance
+from detectors.peers.intermittence import SUSPECT, beyond_chance
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from detectors.changepoint.llr_cusum import Onset
 from detectors.job.imbalance import MIN_JOB_SLOWDOWN, slowdown
+from detectors.peers.intermittence import CERTAIN, SUSPECT, Intermittence
 from detectors.peers.node_effects import alike
 from detectors.peers.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
@@ -22,7 +23,6 @@ from detectors.straggler.gates import (
     small_effect,
     waits_least,
 )
-from detectors.straggler.intermittence import CERTAIN, SUSPECT, Intermittence
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.timing_channel import TimingChannel
 

@@ -35,6 +35,7 @@ import numpy.typing as npt
 
 from detectors.job.job_wide import JobWideWatch
 from detectors.job.slow_network import NetworkWatch
+from detectors.peers.intermittence import AGAIN
 from detectors.peers.job_kind import VARIABLE_DISPERSION
 from detectors.peers.node_effects import LATELY, alike, scatter, step_noise
 from detectors.peers.peers import MIN_PEERS, PeerGroups
@@ -59,13 +60,13 @@ from detectors.straggler.core import (
 )
 from detectors.straggler.explanation import explain
 from detectors.straggler.gates import UNLIKE_PEERS, is_confirmed
-from detectors.straggler.intermittence import AGAIN
 from detectors.straggler.mates import TensorGroup, likely_group, slow_with, stands_out, together
 from detectors.straggler.moving_slowness import ON_AND_OFF, MovingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
 from detectors.straggler.slow_sets import COARSE_EFFECT, WholeSets
+from detectors.straggler.tensor_mates import TensorMates
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
@@ -136,6 +137,7 @@ class StragglerDetector:
         self._places = PlaceMates(self.ratios.nodes, families, likely=likely_nodes)
         self._replicas = replicas
         self._whole = WholeSets(self.ratios, replicas)
+        self._mates = TensorMates(ranks, tensor_groups)
         self._groups = SlowGroups(families)
 
     @property
@@ -163,6 +165,7 @@ class StragglerDetector:
             self._moving = MovingSlowness(ratios.ranks, self._shared_work)
             self._groups = SlowGroups(self._families)
             self._whole = WholeSets(ratios, self._replicas)
+            self._mates = TensorMates(ratios.ranks, self._tensor_groups)
         if self._families is None and ratios.batches is not None:
             self._families = GroupFamilies.from_batches(ratios.batches)
             self._groups.learn(self._families)
@@ -347,6 +350,7 @@ class StragglerDetector:
                 self.channels[name].refit(noise, largest_move=largest_move)
                 if name == "compute":
                     self._whole.refit(ratios, n, skip, prior=prior, largest_move=largest_move)
+                    self._mates.refit(ratios, n, skip, largest_move=largest_move)
 
     def _learn_spread(self) -> None:
         # A spread seen on few ranks may be far too small: by twice its standard error.
@@ -387,6 +391,7 @@ class StragglerDetector:
             confirmed += self._whole.found(
                 self.ratios, channel, confirmed, self._pass_together, smallest_lasting=self._lasting_effects()
             )
+            confirmed += self._mates.found(self.ratios, channel, confirmed, self._pass_together)
             confirmed += slow_with(self.ratios, channel, confirmed, self._together, self._moving.visited)
         elif timing == "rest":
             confirmed = self._of_machine([found for found in confirmed if self._stalls_alone(found.rank)])

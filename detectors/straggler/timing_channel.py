@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from detectors.changepoint.llr_cusum import LARGE, CusumConfig, LlrCusumBank, threshold
 from detectors.job.spike_rate import SpikeRate
+from detectors.peers.intermittence import IntermittenceCounter
 from detectors.peers.peers import PeerGroups, group_median
 from detectors.robust import nan_median, spread
-from detectors.straggler.intermittence import IntermittenceCounter
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from detectors.straggler.intermittence import WINDOW, IntermittenceCounter
+from detectors.peers.intermittence import WINDOW, IntermittenceCounter
 
 NEVER, ALWAYS = np.zeros(1, dtype=bool), np.ones(1, dtype=bool)
 

@@ -26,7 +26,8 @@ def compute(*, of_group=0.0, own=0.0, rank=21, steps=220, seed=0):
 def found_slow(seconds, *, groups=OF_GROUP):
     """Return after how many slow steps each rank is found slow, whose evidence suffices alone."""
     detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp), tensor_groups=groups)
-    found, ts = {}, 1000.0
+    found: dict[int, int] = {}
+    ts = 1000.0
     for step, work in enumerate(seconds):
         ts += work.max()
         for slow in detector.update(of_compute(500 + step, ts, work)).slow:

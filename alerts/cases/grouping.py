@@ -30,8 +30,10 @@ def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
 
 
 def _is_no_slower(member: Case, node: Case) -> bool:
-    """Return whether a rank that was slow before its node is so by as much as this: of one that slows down
-    gradually, a rank may show it long before the others."""
+    """Return whether a rank that was slow before its ``node`` is about as slow as this is now.
+
+    Of a node that slows down gradually, one rank may show it long before the others.
+    """
     own, of_node = (_slowdown(case) for case in (member, node))
     return member.active and own is not None and of_node is not None and own <= _AS_SLOW * of_node
 

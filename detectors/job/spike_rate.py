@@ -18,6 +18,10 @@ import numpy.typing as npt
 
 Bools = npt.NDArray[np.bool_]
 
+# Chosen: far steps in a row that count, as many as a slowdown may take to develop (``llr_cusum.RAMPS``): more
+# of them are no spike, but a fault or a change of the job that was explained.
+_LONGEST = 32.0
+
 # Chosen: steps over which the past is forgotten, for a job changes what it does.
 MEMORY = 500.0
 
@@ -41,7 +45,7 @@ class SpikeRate:
         were_far = float(self._pending[counted].sum())
         self._seen = keep * self._seen + (np.count_nonzero(counted) + were_far)
         self._far = keep * self._far + were_far
-        self._pending = np.where(ended | slow, 0.0, self._pending + (read & far))
+        self._pending = np.where(ended | slow, 0.0, np.minimum(self._pending + (read & far), _LONGEST))
 
     @property
     def any(self) -> bool:

@@ -127,11 +127,12 @@ class Positions:
         if all(is_regular(roles == role) for role in range(1, int(roles.max(initial=0)) + 1)):
             return roles
         fits: list[tuple[int, int, Ints]] = []
+        machines = np.asarray(PeerGroups.of(self.node).index, dtype=np.intp)
         # Roles of whole machines, of two models, are right as they are.
-        for label in (*self.stages, *(label for *_, label in self.partitions), self.node):
+        for label in (*self.stages, *(label for *_, label in self.partitions), machines):
             table = np.zeros((label.max() + 1, roles.max() + 1), dtype=np.intp)
             np.add.at(table, (label, roles), 1)
-            # A class of few ranks fits any roles: the last machine may have some.
+            # A class of few ranks, as the last machine may have, fits any roles: these keep theirs.
             several = (table.sum(axis=1) > MIN_PEERS)[label]
             if 2 * np.count_nonzero(several) > roles.size:
                 fitting = np.where(several, table.argmax(axis=1)[label], roles)

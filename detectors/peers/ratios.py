@@ -84,6 +84,10 @@ _TRIAL_STEPS = 50
 # (``workload``).
 _UNEVEN, _LEAST_UNEVEN = 0.01, 40
 
+# Replicas of a job of which one may be slow since the start. Chosen: of a class of machines a job has more
+# than an eighth, and the neighbours of one rack may be one replica of few.
+_MANY_REPLICAS = 8
+
 SERIES = (
     "v", "x", "role", "data_x", "rest_x", "ts", "step", "compute", "wait", "data", "comm", "rest", "tokens",
     "squares",
@@ -297,17 +301,17 @@ class Ratios:
 
     def slow_class(self, usual: Floats, **least: float) -> Bools:
         """Return the ranks of machines that are a class of their own (``node_effects``), [ranks]. Those of
-        one replica are none: machines are not bought or limited by who works on one batch."""
+        one replica of many are none: a class is larger than that, and no matter of who works on one batch."""
         slow = slow_class(usual, self.nodes, **least)
         return np.zeros_like(slow) if self._is_one_replica(slow) else slow
 
     def _is_one_replica(self, ranks: Bools) -> bool:
-        """Return whether some ``ranks`` [ranks] are nearly all of one replica of three and more."""
+        """Return whether some ``ranks`` [ranks] are nearly all of one replica of many."""
         if self._replicas is None or not ranks.any():
             return False
         own, nearly = self._replicas.ranks, self._replicas.whole(ranks)
         one = np.unique(own.index[ranks]).size == 1
-        return own.sizes.size >= MIN_PEERS and one and bool(nearly[ranks].all())
+        return own.sizes.size >= _MANY_REPLICAS and one and bool(nearly[ranks].all())
 
     def spread_without(self, ranks: Bools) -> float:
         """Return how much ranks differ from their peers for good beside some ``ranks`` [ranks], by twice the

@@ -56,7 +56,7 @@ class Shards:
 
         ``effect`` [ranks] are log ratios to peers, ``role`` [ranks] marks who does the same work as it.
         """
-        return any(self._is_shared(role & (part == part[rank]), effect, rank, role) for part in self.parts)
+        return any(self._is_shared(part, effect, rank, role) for part in self.parts)
 
     def stands_with(self, levels: Floats, rank: int, role: Bools, *, size: float) -> bool:
         """Whether ``rank``, slower by ``size`` than it was, takes as long now as the others at its position,
@@ -75,14 +75,15 @@ class Shards:
         apart = usual - float(nan_median(levels[others]))
         return bool(apart >= _APART * size and levels[rank] - usual <= _ALIKE * size)
 
-    def _is_shared(self, same: Bools, effect: Floats, rank: int, role: Bools) -> bool:
+    def _is_shared(self, part: Ints, effect: Floats, rank: int, role: Bools) -> bool:
+        same = role & (part == part[rank])
         others = role & ~same
         if same.sum() < 2 or not others.any() or self._may_be_machines(same):
             return False
         read = same & np.isfinite(effect)
         if read.sum() < 2:
-            # Whether the others at its position are as slow is not known.
-            return True
+            # Whether the others of its expert, which may be popular, are as slow is not known.
+            return not any(part is cut for cut in self.cuts)
         usual = float(nan_median(effect[read]))
         apart = usual - float(nan_median(effect[others]))
         alike = np.abs(effect[read] - usual) <= _ALIKE * apart

@@ -75,6 +75,10 @@ _STAGES = 16
 # Chosen, of the ranks at its place of other machines: two of several may both be slow.
 _MOST = 2 / 3
 
+# Steps in nearly all of which a machine with most of a job must load for long. Chosen: stalls of storage last
+# for a few.
+_ALL_OF, _NEARLY_ALL = 10, 0.9
+
 # Steps of a coarse clock. Of two times that are alike one may be rounded up and one down; two steps are none.
 _COARSE = 1.5
 
@@ -118,8 +122,13 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
     # change places.
     compared = ~ratios.left_out
     if found.timing == "data":
-        for mine, _ in ratios.most_of_job:
-            compared[mine] &= found.rank not in mine
+        for mine, _ in (most for most in ratios.most_of_job if found.rank in most[0]):
+            compared[mine] = False
+            # A few others are a poor median, and a host that stalls for some steps is no slow loader.
+            lately = found.x[-_ALL_OF:, found.rank]
+            enough = found.lasting or len(lately) == _ALL_OF
+            if not enough or np.mean(lately >= _HALF * found.size) < _NEARLY_ALL:
+                return False
     if 2 * np.count_nonzero(over & compared) > np.count_nonzero(compared) or not found.is_persistent:
         return False
     if found.timing == "data":

@@ -4,8 +4,8 @@ When a rank is found slow, its effect e_r since its onset is known for all ranks
 slowness better than single ranks and machines do where
 
 * the median m of e over G is at least half of the rank's own effect,
-* three quarters of G, of which as many were read, have at least m / 2, and half of those on each machine that
-  has two or more of it at least half of the rank's own effect,
+* three quarters of G have at least m / 2, and as many were read,
+* on each machine with two or more ranks of G, half of these have at least half of the rank's own effect,
 * of all other ranks at most a tenth have as much (one rank at least is allowed), apart from those found slow
   at another time and those in groups of the same family that are as slow,
 * the rank's machine, if three quarters of it are as slow, has fewer such ranks than G.
@@ -206,7 +206,8 @@ class SlowGroups:
         return left
 
     def resume(self, ranks: Ints) -> None:
-        """Take groups as slow of which nearly all ranks have been found so before, and of no machine more."""
+        """Take groups as slow of which nearly all ranks have been found so before, and more of them than of a
+        machine that is slow as a whole."""
         if self._families is None:
             return
         slow = set(ranks.tolist())

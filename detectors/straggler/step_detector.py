@@ -184,7 +184,8 @@ class StragglerDetector:
         slow = [*since_start, *(found for name in TIMINGS for found in self._judge(name))]
         recovered = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
         again = self.channels["compute"].raised
-        recovered += [("compute", rank) for rank in self._excused if not again[rank]]
+        gone = (*self._excused, *self._mates.recovered)
+        recovered += [("compute", rank) for rank in gone if not again[rank]]
         self._excused = self._moving.excuse(self.channels["compute"])
         slow += self._follow_groups()
         network = self._network.update(ratios)
@@ -363,6 +364,11 @@ class StragglerDetector:
         if timing == "rest":
             # One rank logs and saves for all, from the start: that is its part.
             lasting = np.full_like(lasting, np.nan)
+        elif timing == "data":
+            # Of more loaders on one host each may take longer from the start.
+            lasting = lasting.copy()
+            for mine, _ in self.ratios.most_of_job:
+                lasting[mine] = np.nan
         if not (np.isfinite(change) | np.isfinite(lasting)).any():
             return []
         # Next to nothing most of the time, on all ranks.
@@ -524,7 +530,9 @@ class StragglerDetector:
         """Return the noise of this very step over all ranks."""
         if name != "compute":
             for mine, _ in self.ratios.most_of_job if name == "data" else ():
-                residual = np.delete(residual, mine)
+                # What the ranks of that machine have in common is looked for and no noise.
+                residual = residual.copy()
+                residual[mine] -= nan_median(residual[mine])
             return scatter(residual)
         # Suspected machines are compared with the others: what they show is no noise of these.
         residual = np.where(self.ratios.left_out, np.nan, residual)

@@ -42,7 +42,7 @@ FAR = float(np.log1p(LARGE)) / 2
 # Chosen: a step beyond so many sigmas gives about as much evidence of a slow rank as one step may.
 _FAR_SIGMAS = 4.0
 
-# Chosen: up to here a step is within what normal noise explains, and a likelihood ratio of 4.5 at most.
+# Chosen: one normal step in 740 is beyond so many sigmas, of a log-likelihood ratio of 4.5 and more.
 _OFF_SIGMAS = 3.0
 
 # Chosen, standard errors: healthy centres of a few steps are hardly further from where they belong.
@@ -151,7 +151,9 @@ class TimingChannel:
         self.noise, self._besides = None, Noise(np.zeros(self.raised.size), np.zeros(self.raised.size), 0)
         self.change.drop(~self.raised)
         self.lasting.drop(~self.raised)
-        self.intermittence = IntermittenceCounter(self.raised.size)
+        ranks = self.raised.size
+        self.intermittence = IntermittenceCounter(ranks)
+        self._spikes, self._off, self._off_lasting = SpikeRate(ranks), SpikeRate(ranks), SpikeRate(ranks)
 
     @property
     def free(self) -> Bools:
@@ -262,8 +264,8 @@ class TimingChannel:
         if not off.any:
             return math.inf
         unit = self.h / math.log(self.raised.size / P_FAR)
-        surprise = np.maximum(off.surprise, np.where(x > FAR, self._spikes.surprise, 0.0))
-        ceiling: Floats = np.where(x > _OFF_SIGMAS * sigma, unit * surprise, math.inf)
+        spikes = np.where((x > FAR) & (x > _OFF_SIGMAS * sigma), self._spikes.surprise, 0.0)
+        ceiling: Floats = unit * np.maximum(off.surprise, spikes)
         return ceiling
 
     def scores(self) -> Floats:

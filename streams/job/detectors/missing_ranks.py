@@ -19,8 +19,8 @@ class MissingRanks:
     """Ranks that are missing, until a row of theirs comes; one that is lost is a finding by itself.
 
     After a restart the ranks of the attempt before are expected again, as far as the job states a world size
-    that includes them, or they were missing: that is no matter of a smaller job, whose ranks are numbered
-    anew without a gap.
+    that includes them. Where it states none, only those are that were missing then, below the highest one
+    that comes: the ranks of a smaller job are numbered anew, without a gap.
     """
 
     aspects = (MISSING,)
@@ -33,16 +33,19 @@ class MissingRanks:
 
     def restart(self, *, new_run: bool) -> None:
         """Count the missed steps anew."""
-        if self._rows.steps:
-            self._before, self._missing_before = frozenset(self._rows.known), frozenset(self._missing)
+        self._before = frozenset(self._rows.known) or self._before
+        self._missing_before |= self._missing
         self._rows, self._missing = MissingRows(), set()
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the ranks that are missing; one that reports late is not."""
         present, at = step.present | view.late, step.closed_at
         if not self._rows.steps:
-            again = {rank for rank in self._before if rank < view.world_size}
-            self._rows.expect(again | self._missing_before, at)
+            below = view.world_size or max(present, default=-1) + 1
+            again = self._before if view.world_size else self._missing_before
+            self._rows.expect([rank for rank in again if rank < below], at)
+        if self._missing_before:
+            self._missing_before -= present
         gone, back = self._rows.update(present, at)
         self._missing = (self._missing | set(gone)) - set(back)
         if not self._missing:

@@ -125,6 +125,9 @@ def test_a_rank_that_a_limit_would_make_as_slow_keeps_the_role_of_its_machine():
     roles = np.isin(ranks // 8, (0, 2)).astype(np.intp)
     found = np.where(ranks == 11, 1, roles)
     assert Positions.from_numbers(ranks, ranks // 8).regular(found).tolist() == roles.tolist()
+    # Ranks whose rows name no node have one each, of a negative number.
+    unnamed = np.where(ranks < 24, ranks // 8, -1 - ranks)
+    assert Positions.from_numbers(ranks, unnamed).regular(found).tolist() == roles.tolist()
 
 
 def test_positions_are_sought_again_when_other_times_are_compared():

@@ -80,6 +80,8 @@ def test_a_position_of_which_one_rank_is_left_may_explain_it():
     effect[6] = np.nan
     assert shards.explain(effect, 2, role)
     assert not shards.explain(np.roll(effect, 1), 3, np.roll(ep, 1) == 2)
+    cut = Shards.from_coords({"tp": ep}, np.zeros(8, dtype=np.intp))
+    assert not cut.explain(effect, 2, role)
 
 
 @pytest.mark.parametrize(("own", "explains"), [(0.10, True), (0.15, True), (0.17, False)])

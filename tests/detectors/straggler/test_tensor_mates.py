@@ -43,7 +43,7 @@ def test_what_a_rank_takes_longer_than_its_mates_shows_that_its_group_is_slow(se
     group = set(range(20, 24))
     found = found_slow(slow)
     assert set(found) == group
-    assert found[21] <= 30
+    assert found[21] <= 40
     assert found.items() != found_slow(slow, groups=None).items()
 
 
@@ -54,17 +54,32 @@ def test_a_rank_that_is_much_slower_than_its_mates_is_named_at_once(seed):
     assert max(found_slow(compute(own=0.12, seed=seed)).values()) <= 10
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_rank_that_differs_from_its_mates_in_a_group_that_is_not_slow_is_not_named(seed):
+def test_a_rank_that_differs_from_its_mates_in_a_group_that_is_not_slow_is_hardly_named():
     """Nor is anybody while nothing changes."""
-    assert found_slow(compute(own=0.025, seed=seed)) == {}
-    assert found_slow(compute(seed=seed)) == {}
+    named = [found_slow(compute(own=0.025, seed=seed)) for seed in range(20)]
+    assert sum(map(bool, named)) <= 1
+    assert not any(found_slow(compute(seed=seed)) for seed in range(5))
 
 
-def test_mates_that_become_quicker_make_no_rank_slow():
-    """Of two, one is slower than the other then, and the group is not."""
-    pairs = AT // 2
-    assert found_slow(compute(own=-0.1), groups=pairs) == {}
+@pytest.mark.parametrize("seed", range(12))
+def test_a_mate_that_becomes_quicker_makes_no_rank_slow(seed):
+    """Of two, one is slower than the other then; of four, none is slower than most."""
+    seconds = compute(own=-0.1, seed=seed)
+    assert found_slow(seconds, groups=AT // 2) == found_slow(seconds, groups=None) == {}
+    assert found_slow(seconds) == {}
+
+
+def test_a_group_that_is_well_again_has_recovered():
+    """At the noise of its batches little evidence would hardly ever go."""
+    seconds = np.vstack([compute(of_group=0.2, own=0.03, steps=180), compute(steps=120, seed=1)])
+    detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp), tensor_groups=OF_GROUP)
+    recovered: dict[int, int] = {}
+    ts = 1000.0
+    for step, work in enumerate(seconds):
+        ts += work.max()
+        recovered |= {rank: step for _, rank in detector.update(of_compute(500 + step, ts, work)).recovered}
+    assert set(recovered) == set(range(20, 24))
+    assert max(recovered.values()) <= 180 + 25
 
 
 def test_ranks_without_a_group_have_no_mates():

@@ -85,3 +85,11 @@ def test_a_rank_that_was_missing_when_its_job_restarted_is_still_expected(missed
     first = table_of(100, gone=[5], since=100 - missed, sized=False)
     again = table_of(100, gone=[5], since=0, attempt=1, start=200.0, sized=False)
     assert findings(first + again) == expected
+
+
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize("left", [15, 12])
+def test_the_last_ranks_of_a_job_that_restarts_smaller_are_not_expected(left, sized):
+    """They were missing, and the job goes on without them."""
+    first = table_of(100, gone=range(left, 16), since=86, sized=sized)
+    assert findings(first + table_of(100, attempt=1, start=200.0, ranks=left, sized=sized)) == {}

@@ -159,6 +159,7 @@ class StragglerDetector:
         """Take the next step; return what is new."""
         ratios = self.ratios
         self._places.seen[:] = False
+        self._mates.recovered = []
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network = NetworkWatch()

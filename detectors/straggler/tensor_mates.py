@@ -57,8 +57,8 @@ _MOST_OTHERS = 64
 
 class TensorMates:
     """Evidence of ranks beside their mates; ``groups`` [ranks] number the tensor-parallel groups (-1: none;
-    None: unknown). ``recovered`` are the ranks found so that are well since the last step, and their
-    mates."""
+    None: unknown). ``recovered`` are the ranks found so that are well since a step, and their mates, until
+    it is emptied."""
 
     def __init__(self, ranks: int, groups: Ints | None) -> None:
         labels = np.full(ranks, -1, dtype=np.intp) if groups is None else groups
@@ -84,7 +84,7 @@ class TensorMates:
     ) -> list[Candidate]:
         """Take the last step; return the ranks newly found slow, as taken by ``channel``, that of compute,
         without those known to be slow, as ``confirmed`` ones are."""
-        self.recovered, own = [], self._channel
+        own = self._channel
         if own is None or own.noise is None:
             return []
         if not self._is_sought(ratios):

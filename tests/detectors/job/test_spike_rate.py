@@ -30,6 +30,13 @@ def test_far_steps_count_once_they_have_ended():
     assert quiet.surprise - over.surprise == pytest.approx(math.log(3.5 / 0.5), abs=0.05)
 
 
+def test_a_long_run_of_far_steps_counts_as_one_slowdown_that_was_explained():
+    """So long as one takes to develop, and no longer: else a stage that was slow for an hour would make far
+    steps usual."""
+    short, long = (after(*[NONE] * 100, *[FIRST] * run, *[NONE] * 8) for run in (32, 400))
+    assert long.surprise >= short.surprise
+
+
 def test_steps_of_slow_ranks_never_count():
     """What a slow rank did is no spike, not even after it is well again."""
     spikes = after(*[NONE] * 100, *[FIRST] * 3)

@@ -95,6 +95,23 @@ def test_far_steps_of_a_rank_that_is_known_to_be_slow_are_no_slowness_off_and_on
     assert channel.intermittence.count.tolist() == [0, 0, 0, counted, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("far", [0, 40])
+def test_far_steps_against_other_peers_are_no_rate_of_these(far):
+    """A quarter of the ranks was off, until all were compared with others."""
+    channel, sigma = TimingChannel(64), np.full(64, 0.01)
+    channel.refit(Noise(np.zeros(64), sigma, 100), largest_move=None)
+    for step in range(100):
+        off = 0.06 * (np.arange(64) < 16) * (step < far)
+        channel.weigh(off, sigma=sigma, smallest=0.0, steady=True)
+    channel.forget()
+    channel.refit(Noise(np.zeros(64), sigma, 100), largest_move=None)
+    for step in range(20):
+        channel.weigh(
+            np.where(np.arange(64) == 3, 0.08, 0.0) * (step > 15), sigma=sigma, smallest=0.0, steady=True
+        )
+    assert channel.change.best[3] >= channel.h
+
+
 def test_a_rank_recovers_though_noise_leaves_small_evidence():
     """At a noise of 3 % the evidence of a slowdown by 3 % hardly ever goes; that of one by 40 % does."""
     rng, channel = np.random.default_rng(4), TimingChannel(8)

@@ -130,8 +130,9 @@ class Ratios:
     which have the same part of a layer, ``nodes`` [ranks] which share a machine, ``positions`` which may take
     longer together. ``batches`` tell who works on one batch, where there are no coordinates and amounts of
     work show it. ``left_out`` are those whose machines are suspected: no rank is compared with them. Of the
-    ratios of those ``apart`` no batch is taken out, for their replica is slow. ``settled`` counts the steps
-    since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
+    ratios of those ``apart`` no batch is taken out, for their replica is slow. ``most_of_job`` has the ranks
+    of the machine with more than half of all, where there is one, and the others. ``settled`` counts the
+    steps since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
     and have a ``common_clock`` when they do not: then ranks cannot be compared. ``cost`` is the last fit of
     time against reported work, ``work`` the one that is taken out, where it explains a good part;

@@ -28,7 +28,7 @@ MOST_OF_MACHINE = 0.75
 ONE_CLASS = 0.35
 
 # Chosen: models and power limits differ by more; machines that differ by less are compared as they are.
-_LEAST_CLASS = float(np.log(1.1))
+LEAST_CLASS = float(np.log(1.1))
 
 # Steps before the last ones that show what is usual of a machine with most of a role. Chosen: their median
 # absolute deviation is known to a third.
@@ -93,7 +93,7 @@ def slowed_majority(v: Floats, of: tuple[Majority, ...]) -> Bools:
     return slowed
 
 
-def slow_class(usual: Floats, nodes: PeerGroups, *, least: float = _LEAST_CLASS) -> Bools:
+def slow_class(usual: Floats, nodes: PeerGroups, *, least: float = LEAST_CLASS) -> Bools:
     """Return the ranks of machines that are a class of their own, [ranks]: of another model, or under a power
     limit.
 

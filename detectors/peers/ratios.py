@@ -35,7 +35,14 @@ import numpy.typing as npt
 from detectors.peers.batches import Batches
 from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
-from detectors.peers.node_effects import Majority, majorities, slow_class, slowed_majority, suspected
+from detectors.peers.node_effects import (
+    LEAST_CLASS,
+    Majority,
+    majorities,
+    slow_class,
+    slowed_majority,
+    suspected,
+)
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.positions import Positions
 from detectors.peers.replicas import Replicas
@@ -300,10 +307,10 @@ class Ratios:
         usual = nan_median(self._last_ratios())
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
 
-    def slow_class(self, usual: Floats, **least: float) -> Bools:
+    def slow_class(self, usual: Floats, *, least: float = LEAST_CLASS) -> Bools:
         """Return the ranks of machines that are a class of their own (``node_effects``), [ranks]. Those of
         one replica of many are none: a class is larger than that, and no matter of who works on one batch."""
-        slow = slow_class(usual, self.nodes, **least)
+        slow = slow_class(usual, self.nodes, least=least)
         return np.zeros_like(slow) if self._is_one_replica(slow) else slow
 
     def _is_one_replica(self, ranks: Bools) -> bool:

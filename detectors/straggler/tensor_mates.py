@@ -14,6 +14,7 @@ Of two, one may as well have become quicker: a group has at least three mates fo
 with the group as block (Fisher 1935).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -158,7 +159,7 @@ class TensorMates:
         """Return whether healthy ranks are often as far from their mates for as many steps (``gates``)."""
         index = self._groups.index
         others = np.unique(index[self._has_mates & (index != index[found.rank])])
-        some = np.flatnonzero(np.isin(index, others[:: max(-(-others.size // _MOST_OTHERS), 1)]))
+        some = np.flatnonzero(np.isin(index, others[:: max(math.ceil(others.size / _MOST_OTHERS), 1)]))
         if not some.size:
             return True
         v = ratios.history.last("v", min(ratios.settled, ratios.history.capacity))[:, some]

@@ -17,7 +17,8 @@ from streams.files.replay import final_versions, findings_of
 from streams.pipeline import local_pipeline
 
 START = 1_795_100_000.0
-PLAN = Plan(jobs=4, pairs=2, seconds=1200.0, start=START)
+# At no time are all nodes away: that would be the site, and found at one speed more readily than at another.
+PLAN = Plan(jobs=6, pairs=3, seconds=1200.0, start=START)
 
 
 def test_jobs_come_and_go_on_nodes_that_leave():
@@ -116,7 +117,7 @@ def test_only_what_must_be_flat_may_not_rise():
 def test_hot_gpus_and_absent_nodes_are_told_from_the_rest():
     """Nothing is missed and nothing else is found; a finding less or about another GPU is noticed."""
     found = [f.to_json() for f in final_versions(findings_of(PLAN.records(), local_pipeline()))]
-    (hot,) = (doc for doc in found if doc["kind"] == "straggler.fail_slow")
+    hot, _ = (doc for doc in found if doc["kind"] == "straggler.fail_slow")
     assert (missed(PLAN, found), unexplained(PLAN, found)) == ([], [])
     assert missed(PLAN, [doc for doc in found if doc is not hot]) == [
         "GPU 3 of sim-0001-0, hot from second 236 on"
@@ -148,7 +149,7 @@ def test_a_soak_of_real_servers_finds_what_one_process_does(tmp_path):
     assert (missed(plan, outcome.opened), unexplained(plan, outcome.opened)) == ([], [])
     last = outcome.looks[-1].values
     # The pair whose job broke off is away for longer than nodes are expected.
-    assert last["nodes expected"] == 2.0
-    assert 0.0 < last["samples_10s rows"] < 32 * PLAN.seconds / 10.0 / 4.0
+    assert last["nodes expected"] == 2.0 * (PLAN.pairs - 1)
+    assert 0.0 < last["samples_10s rows"] < 16 * PLAN.pairs * PLAN.seconds / 10.0 / 4.0
     assert last["detect MB"] > 50.0
     assert last["detect behind, s"] < 5.0

@@ -4,10 +4,13 @@ Pure: numbers per rank in, who and how much out. Racks, switches and rails are
 ``detectors.node.fault_domains``.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.peers import MIN_PEERS, PeerGroups, group_median
+from detectors.peers.peers import MIN_PEERS, PeerGroups, group_median, group_quantile
 from detectors.robust import nan_median, spread
 
 Floats = npt.NDArray[np.float64]
@@ -29,6 +32,13 @@ ONE_CLASS = 0.35
 
 # Chosen: models and power limits differ by more; machines that differ by less are compared as they are.
 LEAST_CLASS = float(np.log(1.1))
+
+# Machines of a class up to which it is compared with other classes too. Chosen: a median of four machines
+# hardly follows one of them.
+_FEW_MACHINES = 3
+
+# The quantile of a class that is usual while up to nearly two thirds of it are slow (``since_start``).
+_USUAL = 0.35
 
 # Steps before the last ones that show what is usual of a machine with most of a role. Chosen: their median
 # absolute deviation is known to a third.
@@ -111,6 +121,40 @@ def slow_class(usual: Floats, nodes: PeerGroups, *, least: float = LEAST_CLASS) 
         slow = whole & one_class & (np.count_nonzero(slow & one_class) >= 2)
     found: Bools = slow[nodes.index]
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class SmallClasses:
+    """Classes of a few machines, of which a median follows each machine: they are compared with all ranks of
+    their role, ``roles``, by how much more or less than usual of their class they take longer.
+
+    ``ranks`` [ranks] marks who is in such a class, ``several`` those of more than one machine, and ``usual``
+    [ranks] is what is usual of each rank's class.
+    """
+
+    ranks: Bools
+    several: Bools
+    usual: Floats
+    roles: PeerGroups
+
+    @classmethod
+    def of(
+        cls, usual: Floats, nodes: PeerGroups, *, classes: PeerGroups, roles: PeerGroups
+    ) -> "SmallClasses | None":
+        """Build from the ranks' ``usual`` log ratios to their role [ranks]; None where no class is small."""
+        pairs = np.unique(np.stack([classes.index, nodes.index]), axis=1)
+        machines = np.bincount(pairs[0])[classes.index]
+        if not (machines <= _FEW_MACHINES).any():
+            return None
+        of_class = classes.spread_out(group_quantile(usual, classes, _USUAL))
+        return cls(machines <= _FEW_MACHINES, machines > 1, of_class, roles)
+
+    def ratio(self, v: Floats, reference: Callable[[Floats, PeerGroups], Floats]) -> Floats:
+        """Return log seconds ``v`` over those usual of each rank's class and over the ``reference`` of its
+        role, each [..., ranks]."""
+        over_class = v - self.usual
+        ratio: Floats = over_class - reference(over_class, self.roles)
+        return ratio
 
 
 def alike(changed: Bools, nodes: PeerGroups, rank: int) -> Bools:

@@ -38,6 +38,7 @@ from detectors.peers.job_kind import JobKind, classify
 from detectors.peers.node_effects import (
     LEAST_CLASS,
     Majority,
+    SmallClasses,
     majorities,
     slow_class,
     slowed_majority,
@@ -184,6 +185,7 @@ class Ratios:
         self.first_number: int | None = None
         self.started = self.first_ts = float("nan")
         self._level: Floats | None = None
+        self._small_classes: SmallClasses | None = None
         self._majorities: tuple[PeerGroups, tuple[Majority, ...]] | None = None
         self._roles_settled = self.roles_known
 
@@ -192,6 +194,12 @@ class Ratios:
         """Ranks with too few peers in their role, or whose role is not known yet, [ranks]."""
         small: Bools = (self.groups.peers < MIN_PEERS) | (not self._roles_settled)
         return small
+
+    @property
+    def small_class(self) -> Bools:
+        """Ranks of a class of two or three machines, [ranks], which may change together."""
+        small = self._small_classes
+        return np.zeros(self.ranks, dtype=np.bool_) if small is None else small.ranks & small.several
 
     @property
     def roles_settled(self) -> bool:
@@ -219,6 +227,7 @@ class Ratios:
         if changed:
             self.settled, self._level, self.work, self._roles_settled = 0, None, None, self.roles_known
             self._share_batches = self._has_positions = False
+            self._small_classes = None
             self.left_out = np.zeros(self.ranks, dtype=np.bool_)
             self.apart = np.zeros(self.ranks, dtype=np.bool_)
         self.source = source
@@ -399,7 +408,8 @@ class Ratios:
         return self._without_batch(self._against_role(v))
 
     def _against_role(self, v: Floats) -> Floats:
-        return v - self._reference(v, self.groups)
+        ratio, small = v - self._reference(v, self.groups), self._small_classes
+        return ratio if small is None else np.where(small.ranks, small.ratio(v, self._reference), ratio)
 
     def _reference(self, values: Floats, groups: PeerGroups) -> Floats:
         if not self.left_out.any():
@@ -496,16 +506,21 @@ class Ratios:
         finer = self.positions.refine(self.history.last("role", steps), self.groups)
         if finer is None or (self.batches is not None and self.batches.are_within(finer)):
             return False
-        self.groups, self._has_positions = finer, True
+        self.groups, self._has_positions, self._small_classes = finer, True, None
         v = self.history.last("v", steps)
         self._rewrite(v, self._role_ratio(v))
         return True
 
     def _learn_classes(self) -> None:
-        """Machines that are as much slower from the start are roles of their own."""
-        slow = self.slow_class(nan_median(self.history.last("role", self.config.learn)))
-        split = PeerGroups.of(2 * self.groups.index + slow)
-        if slow.any() and split.narrowest > MIN_PEERS:
+        """Machines that are as much slower, or quicker, from the start are roles of their own."""
+        usual = nan_median(self.history.last("role", self.config.learn))
+        one_class = self.slow_class(usual)
+        if not one_class.any():
+            # Where most are of the slower class, that is what is usual.
+            one_class = self.slow_class(-usual)
+        split = PeerGroups.of(2 * self.groups.index + one_class)
+        if one_class.any() and split.narrowest > MIN_PEERS:
+            self._small_classes = SmallClasses.of(usual, self.nodes, classes=split, roles=self.groups)
             self.groups = split
             v = self.history.last("v", min(self.settled, self.config.history))
             self._rewrite(v, self._role_ratio(v))

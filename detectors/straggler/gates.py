@@ -217,10 +217,11 @@ def _stands_with_position(ratios: Ratios, found: Candidate) -> bool:
 
 
 def goes_with_role(ratios: Ratios, rank: int, effect: Floats) -> bool:
-    """Return whether all mates of a small role or of one position slowed alike, by ``effect`` [ranks]."""
+    """Return whether all mates of a small role or class, or of one position, slowed alike, by ``effect``
+    [ranks]."""
     mates = ratios.mates(rank)
     alike = effect[mates] >= _HALF * effect[rank]
-    if ratios.small_role[rank] and mates.any() and alike.all():
+    if (ratios.small_role[rank] or ratios.small_class[rank]) and mates.any() and alike.all():
         return True
     role = ratios.groups.index == ratios.groups.index[rank]
     return ratios.shards is not None and ratios.shards.explain(effect, rank, role)
@@ -301,7 +302,8 @@ def _is_of_its_place(
 ) -> bool:
     size = float(rise[rank])
     rose = places.rose(rank, rise, size=size, least=least)
-    if not rose.any():
+    # A slow replica has a rank at this place of many machines where their number suits.
+    if not rose.any() or (ratios.batches is not None and ratios.batches.rule_out_stage(rose)):
         return False
     held = ratios.history.last("x", min(ratios.settled, ratios.history.capacity))
     if places.by_chance(rank, held, steps, size=size, rose=int(rose.sum())):

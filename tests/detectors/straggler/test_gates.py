@@ -282,6 +282,15 @@ def test_longer_batches_now_and_then_are_work(seed, slow):
     assert named(compute, tokens=tokens) == slow
 
 
+def test_a_replica_with_a_rank_at_one_place_of_its_machines_is_slow_by_itself():
+    """Every eighth rank works on its batch, which is each fourth place of every other machine."""
+    rng = np.random.default_rng(1)
+    tokens = np.tile(rng.integers(10_000, 20_000, size=(160, 8)).astype(float), 8)
+    compute = tokens / 15_000.0 * np.exp(0.02 * rng.normal(size=tokens.shape))
+    compute[100:, 7::8] *= 1.4
+    assert named(compute, roles=False, per_node=4, tokens=tokens) == set(range(7, 64, 8))
+
+
 @pytest.mark.parametrize(
     ("factor", "expected"), [(1.0, set()), (1.1, {7})], ids=["healthy", "two steps of it"]
 )

@@ -115,6 +115,18 @@ def test_machines_that_are_as_slow_since_the_start_are_a_class(which, named):
     assert set(found) == named
 
 
+@pytest.mark.parametrize("usual", [1.6, 1 / 1.6])
+@pytest.mark.parametrize(("which", "named"), [({0}, set(range(8))), ({0, 5}, set())])
+def test_a_class_of_two_machines_is_compared_with_the_others_too(usual, which, named):
+    """Of one of them that slows down gradually the other is a poor measure; both of them are their class."""
+
+    def factor(s):
+        grown = 1 + 0.0005 * max(s - CHANGED, 0)
+        return [(usual if n in {0, 5} else 1.0) * (grown if n in which else 1.0) for n in range(6)]
+
+    assert set(judged(factor, nodes=6, on_last=3)[0]) == named
+
+
 def test_a_machine_that_slows_down_gradually_is_named_as_a_whole():
     """Its ranks pass what matters one by one; six of the eight are enough evidence that it is the machine."""
     found, _ = judged(lambda s: [1 + 0.0005 * max(s - CHANGED, 0) * (n == 1) for n in range(4)], nodes=4)

@@ -30,8 +30,13 @@ MOST_OF_MACHINE = 0.75
 # Chosen: share of its slowness by which machines of one class, and their ranks, differ.
 ONE_CLASS = 0.35
 
-# Chosen: models and power limits differ by more; machines that differ by less are compared as they are.
+# Chosen: models differ by more. Machines that differ by less are a class where the others differ by little,
+# and down to three per cent: healthy machines differ by one.
 LEAST_CLASS = float(np.log(1.1))
+_LEAST_CLEAR = float(np.log(1.03))
+
+# Chosen: spreads of the other machines from which one is different (``gates.UNLIKE_PEERS``).
+_CLEARLY = 5.0
 
 # Machines of a class up to which it is compared with other classes too. Chosen: a median of four machines
 # hardly follows one of them.
@@ -103,7 +108,7 @@ def slowed_majority(v: Floats, of: tuple[Majority, ...]) -> Bools:
     return slowed
 
 
-def slow_class(usual: Floats, nodes: PeerGroups, *, least: float = LEAST_CLASS) -> Bools:
+def slow_class(usual: Floats, nodes: PeerGroups, *, least: float = _LEAST_CLEAR) -> Bools:
     """Return the ranks of machines that are a class of their own, [ranks]: of another model, or under a power
     limit.
 
@@ -121,6 +126,20 @@ def slow_class(usual: Floats, nodes: PeerGroups, *, least: float = LEAST_CLASS) 
         slow = whole & one_class & (np.count_nonzero(slow & one_class) >= 2)
     found: Bools = slow[nodes.index]
     return found
+
+
+def is_clear(one_class: Bools, usual: Floats, nodes: PeerGroups) -> bool:
+    """Return whether the machines of ``one_class`` [ranks], slower by their ``usual`` log ratios [ranks], are
+    apart from all others: by far more than models differ by, or by more than these differ and none between.
+    """
+    middle = np.nan_to_num(group_median(usual, nodes))
+    mine = np.bincount(nodes.index, weights=one_class) > 0
+    if not mine.any():
+        return False
+    typical, others = float(np.median(middle[mine])), middle[~mine]
+    between = (others > ONE_CLASS * typical) & (others < (1.0 - ONE_CLASS) * typical)
+    apart = 1.4826 * float(np.median(np.abs(others - np.median(others)))) if others.size else 0.0
+    return typical >= LEAST_CLASS or not (between.any() or typical < max(_LEAST_CLEAR, _CLEARLY * apart))
 
 
 @dataclass(frozen=True, slots=True)

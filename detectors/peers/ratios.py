@@ -36,9 +36,9 @@ from detectors.peers.batches import Batches
 from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
 from detectors.peers.node_effects import (
-    LEAST_CLASS,
     Majority,
     SmallClasses,
+    is_clear,
     majorities,
     slow_class,
     slowed_majority,
@@ -316,10 +316,17 @@ class Ratios:
         usual = nan_median(self._last_ratios())
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
 
-    def slow_class(self, usual: Floats, *, least: float = LEAST_CLASS) -> Bools:
+    def slow_class(self, usual: Floats, *, least: float) -> Bools:
         """Return the ranks of machines that are a class of their own (``node_effects``), [ranks]. Those of
         one replica of many are none: a class is larger than that, and no matter of who works on one batch."""
-        slow = slow_class(usual, self.nodes, least=least)
+        return self._but_a_replica(slow_class(usual, self.nodes, least=least))
+
+    def _clear_class(self, usual: Floats) -> Bools:
+        """Return the ranks of machines that clearly are a class of their own from the start, [ranks]."""
+        slow = self._but_a_replica(slow_class(usual, self.nodes))
+        return slow & is_clear(slow, usual, self.nodes)
+
+    def _but_a_replica(self, slow: Bools) -> Bools:
         return np.zeros_like(slow) if self._is_one_replica(slow) else slow
 
     def _is_one_replica(self, ranks: Bools) -> bool:
@@ -514,10 +521,10 @@ class Ratios:
     def _learn_classes(self) -> None:
         """Machines that are as much slower, or quicker, from the start are roles of their own."""
         usual = nan_median(self.history.last("role", self.config.learn))
-        one_class = self.slow_class(usual)
+        one_class = self._clear_class(usual)
         if not one_class.any():
             # Where most are of the slower class, that is what is usual.
-            one_class = self.slow_class(-usual)
+            one_class = self._clear_class(-usual)
         split = PeerGroups.of(2 * self.groups.index + one_class)
         if one_class.any() and split.narrowest > MIN_PEERS:
             self._small_classes = SmallClasses.of(usual, self.nodes, classes=split, roles=self.groups)

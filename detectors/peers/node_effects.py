@@ -33,7 +33,7 @@ ONE_CLASS = 0.35
 # Chosen: models differ by more. Machines that differ by less are a class where the others differ by little,
 # and down to three per cent: healthy machines differ by one.
 LEAST_CLASS = float(np.log(1.1))
-_LEAST_CLEAR = float(np.log(1.03))
+LEAST_CLEAR = float(np.log(1.03))
 
 # Chosen: spreads of the other machines from which one is different (``gates.UNLIKE_PEERS``).
 _CLEARLY = 5.0
@@ -42,8 +42,8 @@ _CLEARLY = 5.0
 # hardly follows one of them.
 _FEW_MACHINES = 3
 
-# The quantile of a class that is usual while up to nearly two thirds of it are slow (``since_start``).
-_USUAL = 0.35
+# The quantile of a role that is usual while up to nearly two thirds of it are slow (``since_start``).
+USUAL = 0.35
 
 # Steps before the last ones that show what is usual of a machine with most of a role. Chosen: their median
 # absolute deviation is known to a third.
@@ -108,7 +108,7 @@ def slowed_majority(v: Floats, of: tuple[Majority, ...]) -> Bools:
     return slowed
 
 
-def slow_class(usual: Floats, nodes: PeerGroups, *, least: float = _LEAST_CLEAR) -> Bools:
+def slow_class(usual: Floats, nodes: PeerGroups, *, least: float) -> Bools:
     """Return the ranks of machines that are a class of their own, [ranks]: of another model, or under a power
     limit.
 
@@ -139,7 +139,7 @@ def is_clear(one_class: Bools, usual: Floats, nodes: PeerGroups) -> bool:
     typical, others = float(np.median(middle[mine])), middle[~mine]
     between = (others > ONE_CLASS * typical) & (others < (1.0 - ONE_CLASS) * typical)
     apart = 1.4826 * float(np.median(np.abs(others - np.median(others)))) if others.size else 0.0
-    return typical >= LEAST_CLASS or not (between.any() or typical < max(_LEAST_CLEAR, _CLEARLY * apart))
+    return typical >= LEAST_CLASS or not (between.any() or typical < max(LEAST_CLEAR, _CLEARLY * apart))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class SmallClasses:
         machines = np.bincount(pairs[0])[classes.index]
         if not (machines <= _FEW_MACHINES).any():
             return None
-        of_class = classes.spread_out(group_quantile(usual, classes, _USUAL))
+        of_class = classes.spread_out(group_quantile(usual, classes, USUAL))
         return cls(machines <= _FEW_MACHINES, machines > 1, of_class, roles)
 
     def ratio(self, v: Floats, reference: Callable[[Floats, PeerGroups], Floats]) -> Floats:

@@ -36,6 +36,8 @@ from detectors.peers.batches import Batches
 from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
 from detectors.peers.node_effects import (
+    LEAST_CLEAR,
+    USUAL,
     Majority,
     SmallClasses,
     is_clear,
@@ -44,7 +46,7 @@ from detectors.peers.node_effects import (
     slowed_majority,
     suspected,
 )
-from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
+from detectors.peers.peers import MIN_PEERS, PeerGroups, group_quantile, peer_median
 from detectors.peers.positions import Positions
 from detectors.peers.replicas import Replicas
 from detectors.peers.roles import is_regular, looks_like_stage, split_by_gap
@@ -323,8 +325,10 @@ class Ratios:
 
     def _clear_class(self, usual: Floats) -> Bools:
         """Return the ranks of machines that clearly are a class of their own from the start, [ranks]."""
-        slow = self._but_a_replica(slow_class(usual, self.nodes))
-        return slow & is_clear(slow, usual, self.nodes)
+        # Of a role of which half is of another class, the median is neither's.
+        over = usual - self.groups.spread_out(group_quantile(usual, self.groups, USUAL))
+        slow = self._but_a_replica(slow_class(over, self.nodes, least=LEAST_CLEAR))
+        return slow & is_clear(slow, over, self.nodes)
 
     def _but_a_replica(self, slow: Bools) -> Bools:
         return np.zeros_like(slow) if self._is_one_replica(slow) else slow

@@ -25,7 +25,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.node_effects import MOST_OF_MACHINE
+from detectors.peers.node_effects import MOST_OF_MACHINE, USUAL
 from detectors.peers.peers import PeerGroups, group_quantile
 from detectors.peers.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
@@ -65,9 +65,6 @@ _HALF = 0.5
 # Chosen, shares of the rank's excess: waiting more than the first is a victim's, less than the second a
 # culprit's. Between them waiting decides nothing: collectives and pipeline bubbles are in it too.
 _WAITS_MORE, _WAITS_LESS = 0.5, -0.3
-
-# The quantile of a role that is usual while up to nearly two thirds of it are slow (``since_start``).
-_USUAL = 0.35
 
 # Stages of published jobs (``positions``): a position has as many ranks on as few of the machines.
 _STAGES = 16
@@ -426,7 +423,7 @@ def _is_class(ratios: Ratios, found: Candidate) -> bool:
     if role.sum() >= FEW and np.mean(levels[role] >= least) > _HALF:
         return True
     # Of a role of which half is slow, the median is neither's.
-    over_usual = levels - groups.spread_out(group_quantile(levels, groups, _USUAL))
+    over_usual = levels - groups.spread_out(group_quantile(levels, groups, USUAL))
     return any(ratios.slow_class(e, least=least)[found.rank] for e in (levels, over_usual))
 
 

@@ -5,7 +5,9 @@ import pytest
 
 from detectors.peers.node_effects import (
     LATELY,
+    LEAST_CLASS,
     alike,
+    is_clear,
     majorities,
     scatter,
     slow_class,
@@ -115,15 +117,33 @@ def test_machines_that_are_alike_slower_are_a_class(ratios, expected):
     usual = np.random.default_rng(1).normal(0, 0.005, 32)
     for machine, ratio in ratios.items():
         usual[8 * machine : 8 * machine + 8] += ratio
-    found = slow_class(usual, machines(4))
+    found = slow_class(usual, machines(4), least=LEAST_CLASS)
     assert set(np.flatnonzero(found) // 8) == expected
     assert found.sum() == 8 * len(expected)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "clear"),
+    [
+        ([0.06, 0.06, 0.0, 0.005, -0.005, 0.0], True),
+        ([0.06, 0.06, 0.03, 0.005, -0.005, 0.0], False),
+        ([0.06, 0.06, 0.10, 0.005, -0.005, 0.0], True),
+        ([0.06, 0.06, 0.015, 0.015, -0.015, -0.015], False),
+        ([0.02, 0.02, 0.0, 0.0, 0.0, 0.0], False),
+        ([0.20, 0.20, 0.10, 0.015, -0.015, -0.015], True),
+    ],
+    ids=["apart", "one between", "one beyond", "others differ", "too little", "by far"],
+)
+def test_a_class_that_differs_by_little_is_apart_from_all_others(ratios, clear):
+    """Healthy machines differ, and a slow one may be anywhere."""
+    usual = np.repeat(ratios, 8)
+    assert is_clear(np.arange(48) < 16, usual, machines(6)) is clear
 
 
 def test_half_of_a_machine_is_no_class():
     """Its ranks differ, whatever their median is."""
     usual = np.where(np.arange(32) % 8 < 4, 0.5, 0.0)
-    assert not slow_class(usual, machines(4)).any()
+    assert not slow_class(usual, machines(4), least=LEAST_CLASS).any()
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,17 @@ def test_a_class_of_two_machines_is_compared_with_the_others_too(usual, which, n
     assert set(judged(factor, nodes=6, on_last=3)[0]) == named
 
 
+def test_power_limits_of_some_machines_are_no_uneven_work():
+    """Where half of the ranks are 6 % slower for good, 3 % more of one machine is as plain as elsewhere."""
+
+    def factor(s):
+        return [(1.06 if n % 2 else 1.0) * (1.03 if n == 3 and s >= CHANGED else 1.0) for n in range(16)]
+
+    found, _ = judged(factor, nodes=16)
+    assert set(found) == set(range(24, 32))
+    assert np.median([step for step, _ in found.values()]) <= 15
+
+
 def test_a_machine_that_slows_down_gradually_is_named_as_a_whole():
     """Its ranks pass what matters one by one; six of the eight are enough evidence that it is the machine."""
     found, _ = judged(lambda s: [1 + 0.0005 * max(s - CHANGED, 0) * (n == 1) for n in range(4)], nodes=4)

@@ -83,6 +83,15 @@ class Batches:
         parts = (np.unique(label[slow], return_counts=True)[1].max() for label in (self.node, self.replica))
         return few and bool(max(parts) >= _TOGETHER * np.count_nonzero(slow))
 
+    @property
+    def places(self) -> Ints:
+        """The place of each rank in its replica, by its number, [ranks]: as replicas are laid out alike,
+        those at one place do the same."""
+        order = np.argsort(self.replica, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(order.size) % np.count_nonzero(self.replica == self.replica[0])
+        return place
+
     def are_within(self, groups: PeerGroups) -> bool:
         """Return whether no group has ranks of two replicas: those of one take longer in the same steps, as
         its batches do."""

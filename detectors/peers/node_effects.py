@@ -113,12 +113,13 @@ def slow_class(usual: Floats, nodes: PeerGroups, *, least: float) -> Bools:
     limit.
 
     ``usual`` [ranks] are the ranks' usual log ratios to their role. At least two whole machines have to be
-    slower by as much, and by ``least``: a class is bought or limited together, faults come one by one.
+    slower by as much, and by ``least``: a class is bought or limited together, faults come one by one. A rank
+    that has its machine to itself may be of it, too.
     """
     middle = np.nan_to_num(group_median(usual, nodes))
     near = np.abs(usual - middle[nodes.index]) <= ONE_CLASS * middle[nodes.index]
-    whole = (np.bincount(nodes.index, weights=near) >= MOST_OF_MACHINE * nodes.sizes) & (nodes.sizes >= 2)
-    slow = whole & (middle >= least)
+    whole = np.bincount(nodes.index, weights=near) >= MOST_OF_MACHINE * nodes.sizes
+    slow = whole & (middle >= least) & (nodes.sizes >= 2)
     if slow.any():
         typical = float(np.median(middle[slow]))
         one_class = np.abs(middle - typical) <= ONE_CLASS * typical

@@ -46,7 +46,7 @@ from detectors.peers.node_effects import (
     slowed_majority,
     suspected,
 )
-from detectors.peers.peers import MIN_PEERS, PeerGroups, group_quantile, peer_median
+from detectors.peers.peers import MIN_PEERS, PeerGroups, group_median, group_quantile, peer_median
 from detectors.peers.positions import Positions
 from detectors.peers.replicas import Replicas
 from detectors.peers.roles import is_regular, looks_like_stage, split_by_gap
@@ -136,13 +136,14 @@ def window_bytes(config: StragglerConfig) -> int:
 class Ratios:
     """The last steps of a job as comparable numbers; ``roles`` [ranks] or None when coordinates are unknown.
 
-    ``replicas`` holds which ranks work on the same batch, in other stages or shards of the model, ``shards``
-    which have the same part of a layer, ``nodes`` [ranks] which share a machine, ``positions`` which may take
-    longer together. ``batches`` tell who works on one batch, where there are no coordinates and amounts of
-    work show it. ``left_out`` are those whose machines are suspected: no rank is compared with them. Of the
-    ratios of those ``apart`` no batch is taken out, for their replica is slow. ``most_of_job`` has the ranks
-    of the machine with more than half of all, where there is one, and the others. ``settled`` counts the
-    steps since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
+    ``replicas`` holds which ranks work on the same batch, in other stages or shards of the model, on several
+    machines, ``shards`` which have the same part of a layer, ``nodes`` [ranks] which share a machine,
+    ``positions`` which may take longer together. ``batches`` tell who works on one batch, where there are no
+    coordinates and amounts of work show it. ``left_out`` are those whose machines are suspected: no rank is
+    compared with them. Of the ratios of those ``apart`` no batch is taken out, for their replica is slow.
+    ``most_of_job`` has the ranks of the machine with more than half of all, where there is one, and the
+    others. ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at
+    ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
     and have a ``common_clock`` when they do not: then ranks cannot be compared. ``cost`` is the last fit of
     time against reported work, ``work`` the one that is taken out, where it explains a good part;
@@ -181,7 +182,7 @@ class Ratios:
             positions = none if self.roles_known else Positions.from_numbers(np.arange(ranks), none.node)
         self.positions = positions
         self.batches: Batches | None = None
-        self._replicas = replicas
+        self.replicas = replicas
         self._share_batches = self._has_positions = False
         self.settled = 0
         self.first_number: int | None = None
@@ -237,6 +238,8 @@ class Ratios:
         if self.history.count in _BATCHES_AT and self.batches is None and not self.roles_known:
             amounts = (self.history.last(name, self.history.count) for name in ("tokens", "squares"))
             self.batches = Batches.from_amounts(self.nodes.index, *amounts)
+            if self.batches is not None:
+                self.replicas = Replicas.of(self.batches.replica, self.batches.node)
         if self.settled or self._has_settled(t.number):
             self.settled += 1
         return changed
@@ -292,8 +295,8 @@ class Ratios:
         """Take no batch out of the ratios of replicas that are ``slow`` [ranks] nearly as a whole, in the
         steps held too: what all of their ranks show is no batch. Return whether these are others now."""
         apart = self.apart
-        if self._replicas is not None and self._share_batches:
-            apart = self._replicas.whole(slow)
+        if self.replicas is not None and self._share_batches:
+            apart = self.replicas.whole(slow)
         if (apart == self.apart).all():
             return False
         self.apart = apart
@@ -335,9 +338,9 @@ class Ratios:
 
     def _is_one_replica(self, ranks: Bools) -> bool:
         """Return whether some ``ranks`` [ranks] are nearly all of one replica of many."""
-        if self._replicas is None or not ranks.any():
+        if self.replicas is None or not ranks.any():
             return False
-        own, nearly = self._replicas.ranks, self._replicas.whole(ranks)
+        own, nearly = self.replicas.ranks, self.replicas.whole(ranks)
         one = np.unique(own.index[ranks]).size == 1
         return own.sizes.size >= _MANY_REPLICAS and one and bool(nearly[ranks].all())
 
@@ -429,9 +432,9 @@ class Ratios:
 
     def _without_batch(self, ratio: Floats) -> Floats:
         """Take out what the rest of each rank's replica deviates by, where replicas share uneven batches."""
-        if self._replicas is None or not self._share_batches:
+        if self.replicas is None or not self._share_batches:
             return ratio
-        return ratio - np.where(self.apart, 0.0, self._replicas.batch(ratio))
+        return ratio - np.where(self.apart, 0.0, self.replicas.batch(ratio))
 
     def _has_settled(self, number: int) -> bool:
         """Whether warm-up is over: late enough in the job, and the job's level has stopped moving."""
@@ -484,7 +487,7 @@ class Ratios:
 
     def _learn_replicas(self) -> None:
         """Compare within the replica from when that explains a good part of the ranks' differences."""
-        if self._replicas is None or self._share_batches or self.asynchronous:
+        if self.replicas is None or self._share_batches or self.asynchronous:
             return
         # Where the work is the same, what a replica shares is its machines, and one of them may be slow.
         if classify(self.history.last("role", self.config.learn)).kind == "fixed":
@@ -506,8 +509,18 @@ class Ratios:
         v = self.history.last("v", self.config.learn)
         if not self.asynchronous:
             classes = _classes(v, self.batches, floor=self.config.floor)
-            self.groups = PeerGroups.of(self.positions.regular(classes))
+            self.groups = self._by_place(v) or PeerGroups.of(self.positions.regular(classes))
         self._rewrite(v, self._role_ratio(v))
+
+    def _by_place(self, v: Floats) -> PeerGroups | None:
+        """Return the ranks by their place in their replica, where these differ by more than their ranks do
+        otherwise: in log seconds ``v`` [steps, ranks], beside those of one batch."""
+        if self.batches is None or self.batches.replica.max() + 1 < _MANY_REPLICAS:
+            return None
+        replicas, places = PeerGroups.of(self.batches.replica), PeerGroups.of(self.batches.places)
+        usual = nan_median(v - replicas.spread_out(group_median(v, replicas)))
+        beside = usual - places.spread_out(group_median(usual, places))
+        return places if spread(beside) <= _WORK_GAIN * spread(usual) else None
 
     def _learn_positions(self) -> bool:
         """Ranks of one position that take longer at the same steps are a role, if need be a small one."""

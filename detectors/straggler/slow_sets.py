@@ -30,7 +30,6 @@ from detectors.peers.job_kind import VARIABLE_DISPERSION
 from detectors.peers.node_effects import MOST_OF_MACHINE, scatter
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.ratios import Ratios
-from detectors.peers.replicas import Replicas
 from detectors.robust import nan_mean, nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate, series_of
 from detectors.straggler.gates import UNLIKE_PEERS, block_length, is_as_usual
@@ -244,7 +243,8 @@ class SlowSets:
 class WholeSets:
     """The machines of one job, tested where its work varies, and its replicas, where batches are uneven."""
 
-    def __init__(self, ratios: Ratios, replicas: Replicas | None) -> None:
+    def __init__(self, ratios: Ratios) -> None:
+        replicas = ratios.replicas
         of_batches = PeerGroups.of(np.zeros(ratios.ranks)) if replicas is None else replicas.ranks
         self._machines, self._of_batches = SlowSets(ratios.nodes), SlowSets(of_batches, with_batch=True)
 

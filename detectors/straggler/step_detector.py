@@ -47,6 +47,7 @@ from detectors.peers.rotating_slowness import ROUND
 from detectors.peers.shards import Shards
 from detectors.peers.shared_work import SharedWork
 from detectors.robust import nan_median
+from detectors.straggler.batch_mates import BatchMates
 from detectors.straggler.candidate import Candidate, beyond, candidate, deviations, noise_of, series_of
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.core import (
@@ -66,7 +67,6 @@ from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
 from detectors.straggler.slow_sets import COARSE_EFFECT, WholeSets
-from detectors.straggler.tensor_mates import TensorMates
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
@@ -96,7 +96,8 @@ class StragglerDetector:
 
     ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch, ``shards`` who
     has the same part of a layer, ``nodes`` [ranks] who shares a machine, or likely does (``likely_nodes``),
-    ``tensor_groups`` [ranks] the tensor-parallel group (-1: none), ``shared_work`` who gets more work
+    ``tensor_groups`` [ranks] the tensor-parallel group (-1: none), ``batch_groups`` [ranks] who is compared
+    with whom beside that, where batches vary (``batch_mates``), ``shared_work`` who gets more work
     together, ``families`` the parallel groups over several machines, ``positions`` who may take longer at the
     same steps; None: unknown.
 
@@ -117,6 +118,7 @@ class StragglerDetector:
         nodes: Ints | None = None,
         likely_nodes: bool = False,
         tensor_groups: Ints | None = None,
+        batch_groups: Ints | None = None,
         shared_work: SharedWork | None = None,
         families: GroupFamilies | None = None,
         positions: Positions | None = None,
@@ -135,9 +137,9 @@ class StragglerDetector:
         self._excused: list[int] = []
         self._families = families
         self._places = PlaceMates(self.ratios.nodes, families, likely=likely_nodes)
-        self._replicas = replicas
-        self._whole = WholeSets(self.ratios, replicas)
-        self._mates = TensorMates(ranks, tensor_groups)
+        self._whole = WholeSets(self.ratios)
+        self._batch_groups = batch_groups
+        self._mates = BatchMates(ranks, batch_groups)
         self._groups = SlowGroups(families)
 
     @property
@@ -165,11 +167,13 @@ class StragglerDetector:
             self._network = NetworkWatch()
             self._moving = MovingSlowness(ratios.ranks, self._shared_work)
             self._groups = SlowGroups(self._families)
-            self._whole = WholeSets(ratios, self._replicas)
-            self._mates = TensorMates(ratios.ranks, self._tensor_groups)
+            self._whole = WholeSets(ratios)
+            self._mates = BatchMates(ratios.ranks, self._batch_groups)
         if self._families is None and ratios.batches is not None:
             self._families = GroupFamilies.from_batches(ratios.batches)
             self._groups.learn(self._families)
+            self._whole, self._batch_groups = WholeSets(ratios), ratios.batches.replica
+            self._mates = BatchMates(ratios.ranks, self._batch_groups)
         since_start = self._slow_since_start("compute") + self._slow_since_start("data")
         if not ratios.settled:
             return StepResult(slow=since_start)

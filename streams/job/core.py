@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from detectors.peers.peers import MIN_PEERS
 from detectors.peers.positions import Positions
 from detectors.peers.replicas import Replicas
 from detectors.peers.roles import roles_from_coords
@@ -34,6 +35,7 @@ def make_core(
             nodes=nodes,
             likely_nodes=unnamed,
             tensor_groups=tensor_groups,
+            batch_groups=tensor_groups,
             shared_work=SharedWork.from_numbers(numbers, nodes),
             positions=Positions.from_numbers(numbers, nodes),
         )
@@ -47,10 +49,23 @@ def make_core(
         nodes=nodes,
         likely_nodes=unnamed,
         tensor_groups=tensor_groups,
+        batch_groups=batch_groups_of(tensor_groups, coords),
         shared_work=SharedWork.from_coords(coords, nodes),
         families=GroupFamilies.from_coords(coords, nodes),
         positions=Positions.from_coords(coords, nodes),
     )
+
+
+def batch_groups_of(tensor_groups: Ints, coords: Mapping[str, Ints]) -> Ints:
+    """Number the ranks that work on one batch and are compared with each other where batches vary: those of
+    one tensor-parallel group, which do the same, or of one replica where such groups are small; -1 where
+    neither is known."""
+    sizes = np.bincount(tensor_groups + 1)
+    if (tensor_groups >= 0).all() and sizes[1:].min() > MIN_PEERS:
+        return tensor_groups
+    dp, cp = coords["dp"], coords["cp"]
+    _, replica = np.unique(np.stack([dp, cp]), axis=1, return_inverse=True)
+    return np.where(dp < 0, -1, np.asarray(replica, dtype=np.intp).reshape(-1))
 
 
 def nodes_of(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:

@@ -140,6 +140,15 @@ def test_a_class_that_differs_by_little_is_apart_from_all_others(ratios, clear):
     assert is_clear(np.arange(48) < 16, usual, machines(6)) is clear
 
 
+def test_a_rank_alone_on_its_machine_may_be_of_a_class():
+    """As the last machine of a job may be; by themselves such ranks make none."""
+    usual = np.array([0.5] * 16 + [0.0] * 16 + [0.52, 0.9])
+    nodes = PeerGroups.of(np.repeat(np.arange(6), [8, 8, 8, 8, 1, 1]))
+    assert set(np.flatnonzero(slow_class(usual, nodes, least=LEAST_CLASS))) == {*range(16), 32}
+    alone = PeerGroups.of(np.arange(34))
+    assert not slow_class(usual, alone, least=LEAST_CLASS).any()
+
+
 def test_half_of_a_machine_is_no_class():
     """Its ranks differ, whatever their median is."""
     usual = np.where(np.arange(32) % 8 < 4, 0.5, 0.0)

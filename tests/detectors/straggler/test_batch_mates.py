@@ -1,4 +1,4 @@
-"""A slow rank of a tensor-parallel group whose batches vary, from seconds of compute to who is found slow."""
+"""A slow rank beside those that work on its batch, from seconds of compute to who is found slow."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,9 @@ def compute(*, of_group=0.0, own=0.0, rank=21, steps=220, seed=0):
 
 def found_slow(seconds, *, groups=OF_GROUP):
     """Return after how many slow steps each rank is found slow, whose evidence suffices alone."""
-    detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp), tensor_groups=groups)
+    detector = StragglerDetector(
+        RANKS, np.zeros(RANKS, dtype=np.intp), tensor_groups=groups, batch_groups=groups
+    )
     found: dict[int, int] = {}
     ts = 1000.0
     for step, work in enumerate(seconds):
@@ -73,7 +75,7 @@ def test_a_mate_that_becomes_quicker_makes_no_rank_slow(seed):
 def test_a_group_that_is_well_again_has_recovered():
     """At the noise of its batches little evidence would hardly ever go."""
     seconds = np.vstack([compute(of_group=0.2, own=0.03, steps=180), compute(steps=120, seed=1)])
-    detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp), tensor_groups=OF_GROUP)
+    detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp), batch_groups=OF_GROUP)
     recovered: dict[int, int] = {}
     ts = 1000.0
     for step, work in enumerate(seconds):

@@ -1,9 +1,9 @@
-"""A rank that takes longer than the others of its tensor-parallel group, where work varies between groups.
+"""A rank that takes longer than the others that work on its batch, where batches vary.
 
-All ranks of a group work on the same batch, and what they have in common cancels out: where batches differ by
-a sixth, a rank differs from its mates by some thousandths. They wait for a slow one within what they measure
-as compute, most of its slowdown shows on them too, and what is left between them is small. A rank is slow
-where two questions have the same answer:
+What they have in common cancels out: where batches differ by a sixth, a rank differs from its mates by some
+thousandths. Those of a tensor-parallel group wait for a slow one within what they measure as compute, most of
+its slowdown shows on them too, and what is left between them is small. A rank is slow where two questions
+have the same answer:
 
 * does it take longer beside its mates than it did? Its log ratio to their median, less what is usual of it,
   has evidence of a change that suffices alone (``TimingChannel``), which dates the slowdown;
@@ -56,9 +56,9 @@ _AT_ONCE = 4
 _MOST_OTHERS = 64
 
 
-class TensorMates:
-    """Evidence of ranks beside their mates; ``groups`` [ranks] number the tensor-parallel groups (-1: none;
-    None: unknown). ``recovered`` are the ranks found so that are well since a step, and their mates, until
+class BatchMates:
+    """Evidence of ranks beside their mates; ``groups`` [ranks] number those of one batch (-1: none; None:
+    unknown). ``recovered`` are the ranks found so that are well since a step, and their mates, until
     it is emptied."""
 
     def __init__(self, ranks: int, groups: Ints | None) -> None:

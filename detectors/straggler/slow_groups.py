@@ -4,7 +4,7 @@ When a rank is found slow, its effect e_r since its onset is known for all ranks
 slowness better than single ranks and machines do where
 
 * the median m of e over G is at least half of the rank's own effect,
-* three quarters of G have at least m / 2, and as many were read,
+* three quarters of G have at least m / 2, and as many were read, of those that report: half of G at least,
 * on each machine with two or more ranks of G, half of these have at least half of the rank's own effect,
 * of all other ranks at most a tenth have as much (one rank at least is allowed), apart from those found slow
   at another time and those in groups of the same family that are as slow,
@@ -40,6 +40,9 @@ WAITING = frozenset(("tp", "cp", "ep"))
 # Chosen, as for machines and positions (``gates``, ``shards``): what counts as slow as others, and how many
 # of a set must be.
 _ALIKE, _SHARE = 0.5, 0.75
+
+# Chosen: ranks of some stages may report no compute, and of fewer than half of a group little is known.
+_HALF = 0.5
 
 # Chosen: more slow ranks than these outside of such groups show that something else is slow.
 _OTHERS = 0.1
@@ -235,6 +238,7 @@ class SlowGroups:
         self, families: GroupFamilies, found: Candidate, began: tuple[int, int]
     ) -> tuple[str, Ints] | None:
         effect = np.fmin(found.effect, nan_median(found.x[-_LATELY:]))
+        reports = np.isfinite(effect)
         apart = [r for r, other in self._began.items() if not _near(began, other)]
         effect[apart] = np.nan
         best: tuple[str, Ints] | None = None
@@ -244,10 +248,11 @@ class SlowGroups:
         for family, members in families.of(found.rank):
             middle = float(nan_median(effect[members]))
             alike, read = effect >= _ALIKE * middle, members[np.isfinite(effect[members])]
+            reporting = np.count_nonzero(reports[members])
             if (
                 middle >= _ALIKE * found.size
                 and int(alike[read].sum()) > most
-                and read.size >= _SHARE * members.size
+                and read.size >= _SHARE * reporting >= _SHARE * _HALF * members.size
                 and alike[read].mean() >= _SHARE
                 and _least_share(as_slow[read], families.node[read]) >= _ALIKE
                 and _left_over(alike, families.labels[family]) <= max(1, _OTHERS * (~alike).sum())

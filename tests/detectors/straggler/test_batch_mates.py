@@ -1,5 +1,7 @@
 """A slow rank beside those that work on its batch, from seconds of compute to who is found slow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,18 @@ def test_what_a_rank_takes_longer_than_its_mates_shows_that_its_group_is_slow(se
     assert set(found) == group
     assert found[21] <= 40
     assert found.items() != found_slow(slow, groups=None).items()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_works_on_one_batch_shows_in_the_amounts_of_work(seed):
+    """Where no coordinates tell, and the amounts explain nothing of the times."""
+    tokens = np.random.default_rng(seed).integers(1000, 9000, size=(220, RANKS // GROUP))[:, OF_GROUP]
+    detector = StragglerDetector(RANKS, None, nodes=AT // 8)
+    named = set()
+    for step, work in enumerate(compute(own=0.12, seed=seed)):
+        times = replace(of_compute(500 + step, 1000.0 + step, work), tokens=tokens[step].astype(float))
+        named |= {slow.rank for slow in detector.update(times).slow}
+    assert named == {21}
 
 
 @pytest.mark.parametrize("seed", range(3))

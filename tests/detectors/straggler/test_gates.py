@@ -291,6 +291,18 @@ def test_a_replica_with_a_rank_at_one_place_of_its_machines_is_slow_by_itself():
     assert named(compute, roles=False, per_node=4, tokens=tokens) == set(range(7, 64, 8))
 
 
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, set()), (1.07, {20, 21})], ids=["healthy", "slow"])
+def test_stages_are_learnt_from_who_works_on_one_batch(factor, expected):
+    """Beside two that differ by 3 %, less than steps scatter, ranks slow since the start by 7 % stand
+    out."""
+    rng = np.random.default_rng(3)
+    tokens = np.repeat(rng.integers(10_000, 20_000, size=(80, 16)).astype(float), 4, axis=1)
+    stage = np.array([0.0, 0.0, 0.03, 0.03])[np.arange(64) % 4]
+    compute = tokens / 15_000.0 * np.exp(stage + 0.02 * rng.normal(size=tokens.shape))
+    compute[:, 20:22] *= factor
+    assert named(compute, roles=False, first=0, tokens=tokens) == expected
+
+
 @pytest.mark.parametrize(
     ("factor", "expected"), [(1.0, set()), (1.1, {7})], ids=["healthy", "two steps of it"]
 )

@@ -129,8 +129,12 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
     if 2 * np.count_nonzero(over & compared) > np.count_nonzero(compared) or not found.is_persistent:
         return False
     if found.timing == "data":
-        # A rank loads its data by itself: no role, wait or amount of work makes it load longer. Loading is a
-        # share of the work: where work grows, a rank that always loads less seems to load more.
+        # A rank loads its data by itself: no role, wait or amount of work makes it load longer, but from the
+        # start one rank of each machine may load for others. Loading is a share of the work: where work
+        # grows, a rank that always loads less seems to load more.
+        loads = found.effect >= _HALF * found.size
+        if found.lasting and np.ptp(ratios.nodes.index[loads]):
+            return False
         return _now(ratios, found) >= _HALF * found.size
     if found.timing == "rest":
         return _stalls_by_itself(ratios, found)

@@ -528,8 +528,14 @@ class StragglerDetector:
             channel.weigh_lasting(
                 np.where(ratios.groups.peers > 0, lasting, np.nan),
                 sigma=sigma,
-                smallest=self._lasting_effects(),
+                smallest=self._lasting_loading() if name == "data" else self._lasting_effects(),
             )
+
+    def _lasting_loading(self) -> Floats:
+        """Smallest lasting excess of loading to look for, per rank: beyond what ranks differ by for good."""
+        usual = nan_median(self.ratios.history.last("data_x", min(self.ratios.settled, _EVERY)))
+        unlike = UNLIKE_PEERS * scatter(usual) * (1.0 + 2.0 / math.sqrt(self.ratios.ranks))
+        return np.full(self.ratios.ranks, max(_LASTING_EFFECT, unlike))
 
     def _step_noise(self, noise: Noise, residual: Floats, name: Timing) -> float:
         """Return the noise of this very step over all ranks."""

@@ -266,6 +266,20 @@ def test_a_rank_that_loads_less_than_the_others_is_not_slow_when_its_work_grows(
     assert not {rank for _, rank in found} & set(range(8, 14))
 
 
+@pytest.mark.parametrize(
+    ("loaders", "expected"),
+    [(range(8, 16), {("data", rank) for rank in range(8, 16)}), (range(0, 64, 8), set())],
+    ids=["a machine", "the first rank of each"],
+)
+def test_a_machine_that_loads_longer_than_all_others_is_named_where_work_varies(loaders, expected):
+    """As long as any is known of, by a tenth of the work; one rank of each machine may load for the rest."""
+    rng = np.random.default_rng(2)
+    work = np.exp(0.15 * rng.normal(size=(80, 64)))
+    data = 0.025 * np.exp(0.4 * rng.normal(size=(80, 64)))
+    data[5:, list(loaders)] += 0.1
+    assert slow_while_loading(work, data, on_node=8) == expected
+
+
 def loads(seed):
     """Return work and loading [steps, ranks] of 19 ranks, 16 of them on one machine."""
     rng = np.random.default_rng(seed)

@@ -629,7 +629,7 @@ def _classes(v: Floats, batches: Batches | None, *, floor: float) -> Ints:
     noise = float(nan_median(spread(v - nan_median(v, axis=1)[:, None])))
     levels = nan_median(v)
     # The median of n steps is known to noise/√n: only a gap far beyond that separates kinds of work.
-    found = split_by_gap(levels, gap=max(5 * floor, 5 * noise / np.sqrt(len(v))))
+    found = split_by_gap(levels, gap=max(3 * floor, 5 * noise / np.sqrt(len(v))))
     roles = np.zeros(ranks, dtype=np.intp)
     for c in range(1, int(found.max()) + 1):
         slower, member = found >= c, found == c

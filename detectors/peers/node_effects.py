@@ -57,19 +57,6 @@ _LEAST_RISE, _CLEAR_SIGMAS, _ITS_OWN = float(np.log(1.05)), 3.0, 0.5
 _RANKS = 4
 
 
-def suspected(suspects: Bools, nodes: PeerGroups, groups: PeerGroups) -> Bools:
-    """Return the ranks of machines at least half of whose ranks are ``suspects``, [ranks], of the roles in
-    which they are many and enough others are left.
-    """
-    on_node = np.bincount(nodes.index, weights=suspects)
-    whole = (nodes.sizes >= 2) & (2 * on_node >= nodes.sizes)
-    found: Bools = whole[nodes.index]
-    within = np.bincount(groups.index, weights=found)
-    worth = (within >= _SHARE * groups.sizes) & (groups.sizes - within >= MIN_PEERS)
-    found &= worth[groups.index]
-    return found
-
-
 Majority = tuple[Ints, Ints]
 """The ranks that one machine has of a role, more than half of it, and the others of that role."""
 
@@ -84,6 +71,29 @@ def majorities(nodes: PeerGroups, groups: PeerGroups) -> tuple[Majority, ...]:
         if mine.size > others.size >= MIN_PEERS:
             found.append((mine, others))
     return tuple(found)
+
+
+def suspected(
+    suspects: Bools, nodes: PeerGroups, groups: PeerGroups, majority: tuple[Majority, ...] = ()
+) -> Bools:
+    """Return the ranks of machines at least half of whose ranks are ``suspects``, [ranks], of the roles in
+    which they are many and enough others are left.
+
+    Of a machine with the ``majority`` of a role it is half of those in its other roles, two at least: in that
+    role it is what is usual.
+    """
+    shown: Bools = np.ones(suspects.size, dtype=np.bool_)
+    for mine, _ in majority:
+        shown[mine] = False
+    on_node, elsewhere, apart = (
+        np.bincount(nodes.index, weights=marked) for marked in (suspects, suspects & shown, shown)
+    )
+    whole = (2 * on_node >= nodes.sizes) | ((elsewhere >= 2) & (2 * elsewhere >= apart))
+    found: Bools = (whole & (nodes.sizes >= 2))[nodes.index]
+    within = np.bincount(groups.index, weights=found)
+    worth = (within >= _SHARE * groups.sizes) & (groups.sizes - within >= MIN_PEERS)
+    found &= worth[groups.index]
+    return found
 
 
 def slowed_majority(v: Floats, of: tuple[Majority, ...]) -> Bools:

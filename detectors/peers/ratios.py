@@ -273,7 +273,7 @@ class Ratios:
         Leave-machine-out: a median over a group of which a third is slow lies among the slower of its healthy
         members, and with half of it slow nowhere in particular.
         """
-        left_out = suspected(suspects, self.nodes, self.groups)
+        left_out = suspected(suspects, self.nodes, self.groups, self._most_of_roles)
         if (left_out == self.left_out).all():
             return None
         self.left_out = left_out
@@ -304,11 +304,16 @@ class Ratios:
         self._rewrite(v, self._role_ratio(v))
         return True
 
-    def slowed_majority(self) -> Bools:
-        """Return the ranks of machines with most of a role that slowed by themselves, [ranks]."""
+    @property
+    def _most_of_roles(self) -> tuple[Majority, ...]:
+        """The machines with most of a role, and the others of it."""
         if self._majorities is None or self._majorities[0] is not self.groups:
             self._majorities = self.groups, majorities(self.nodes, self.groups)
-        if self.asynchronous or not (of := self._majorities[1]):
+        return self._majorities[1]
+
+    def slowed_majority(self) -> Bools:
+        """Return the ranks of machines with most of a role that slowed by themselves, [ranks]."""
+        if self.asynchronous or not (of := self._most_of_roles):
             return np.zeros(self.ranks, dtype=np.bool_)
         v = self.history.last("v", min(self.settled, self.config.history))
         return slowed_majority(v, of)

@@ -424,6 +424,9 @@ def _is_class(ratios: Ratios, found: Candidate) -> bool:
         return False
     groups, least = ratios.groups, _HALF * float(levels[found.rank])
     role = groups.index == groups.index[found.rank]
+    if ratios.left_out[found.rank]:
+        # A machine that is suspected by what it shows in other roles may have most of this one.
+        role &= ~ratios.left_out
     if role.sum() >= FEW and np.mean(levels[role] >= least) > _HALF:
         return True
     # Of a role of which half is slow, the median is neither's.

@@ -47,6 +47,15 @@ def test_a_role_keeps_somebody_to_be_compared_with():
     assert np.flatnonzero(suspected(those(range(16), 32), machines(4), roles)).tolist() == list(range(10, 16))
 
 
+def test_a_machine_with_most_of_a_role_is_suspected_by_its_ranks_of_others():
+    """Of nine ranks of a role six are its own, and in the next it has two."""
+    nodes, roles = machines(9), PeerGroups.of(np.arange(72) // 9)
+    most = majorities(nodes, roles)
+    assert np.flatnonzero(suspected(those({54, 55}, 72), nodes, roles, most)).tolist() == [*range(48, 56)]
+    assert not suspected(those({54}, 72), nodes, roles, most).any()
+    assert not suspected(those({54, 55}, 72), nodes, roles).any()
+
+
 def test_what_moves_no_median_is_no_machine():
     """A machine of one rank is that rank, and one machine of seventeen changes nothing."""
     assert not suspected(those({5}, 16), machines(16, ranks=1), PeerGroups.of(np.zeros(16))).any()

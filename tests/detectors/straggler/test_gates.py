@@ -261,6 +261,15 @@ def test_what_most_of_a_role_takes_is_usual():
     assert named(compute, nodes=node, first=0) == set()
 
 
+@pytest.mark.parametrize("slow", [set(), set(range(48, 56))], ids=["healthy", "slow"])
+def test_a_machine_with_most_of_a_stage_is_slow_by_what_it_shows_in_another(slow):
+    """Since the start: the three others of its stage seem to be quick."""
+    compute = np.exp(0.05 * np.random.default_rng(5).normal(size=(80, 72)))
+    compute[:, sorted(slow)] *= 1.7
+    core = StragglerDetector(72, np.arange(72) // 9, nodes=np.arange(72) // 8)
+    assert {found.rank for result in feed(core, compute, first=0) for found in result.slow} == slow
+
+
 def test_a_machine_that_is_most_of_a_stage_is_no_position():
     """Every third rank of the third stage is slow to three quarters, and so are the others of its machine."""
     compute = np.exp(0.01 * np.random.default_rng(2).normal(size=(200, 48)))

@@ -31,7 +31,7 @@ MOST_OF_MACHINE = 0.75
 ONE_CLASS = 0.35
 
 # Chosen: models differ by more. Machines that differ by less are a class where the others differ by little,
-# and down to three per cent: healthy machines differ by one.
+# and by three per cent at least: healthy machines differ by one per cent.
 LEAST_CLASS = float(np.log(1.1))
 LEAST_CLEAR = float(np.log(1.03))
 
@@ -42,7 +42,8 @@ _CLEARLY = 5.0
 # hardly follows one of them.
 _FEW_MACHINES = 3
 
-# The quantile of a role that is usual while up to nearly two thirds of it are slow (``since_start``).
+# The quantile of a role that is usual while up to nearly two thirds of it are slow. Chosen: a lower one is
+# noisier.
 USUAL = 0.35
 
 # Steps before the last ones that show what is usual of a machine with most of a role. Chosen: their median
@@ -141,7 +142,8 @@ def slow_class(usual: Floats, nodes: PeerGroups, *, least: float) -> Bools:
 
 def is_clear(one_class: Bools, usual: Floats, nodes: PeerGroups) -> bool:
     """Return whether the machines of ``one_class`` [ranks], slower by their ``usual`` log ratios [ranks], are
-    apart from all others: by far more than models differ by, or by more than these differ and none between.
+    apart from all others: by as much as models differ by, or by far more than these differ, and no machine
+    lies between.
     """
     middle = np.nan_to_num(group_median(usual, nodes))
     mine = np.bincount(nodes.index, weights=one_class) > 0
@@ -155,29 +157,31 @@ def is_clear(one_class: Bools, usual: Floats, nodes: PeerGroups) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SmallClasses:
-    """Classes of a few machines, of which a median follows each machine: they are compared with all ranks of
-    their role, ``roles``, by how much more or less than usual of their class they take longer.
+    """Classes that have a few machines of a role, of which a median follows each machine. Their ranks,
+    ``ranks`` [ranks], are compared with all of their role, ``roles``, by how much more or less than usual of
+    their class they take longer: one machine alone of its class so by its own past.
 
-    ``ranks`` [ranks] marks who is in such a class, ``several`` those of more than one machine, and ``usual``
-    [ranks] is what is usual of each rank's class.
+    ``one_class`` [ranks] are the ranks of one of the two classes, and ``usual`` [ranks] is what is usual of
+    each rank's class in its role.
     """
 
     ranks: Bools
-    several: Bools
+    one_class: Bools
     usual: Floats
     roles: PeerGroups
 
     @classmethod
     def of(
-        cls, usual: Floats, nodes: PeerGroups, *, classes: PeerGroups, roles: PeerGroups
+        cls, usual: Floats, nodes: PeerGroups, *, one_class: Bools, roles: PeerGroups
     ) -> "SmallClasses | None":
         """Build from the ranks' ``usual`` log ratios to their role [ranks]; None where no class is small."""
+        classes = PeerGroups.of(2 * roles.index + one_class)
         pairs = np.unique(np.stack([classes.index, nodes.index]), axis=1)
-        machines = np.bincount(pairs[0])[classes.index]
-        if not (machines <= _FEW_MACHINES).any():
-            return None
-        of_class = classes.spread_out(group_quantile(usual, classes, USUAL))
-        return cls(machines <= _FEW_MACHINES, machines > 1, of_class, roles)
+        few = np.bincount(pairs[0])[classes.index] <= _FEW_MACHINES
+        within = np.bincount(roles.index, weights=one_class)
+        few &= ((within > 0) & (within < roles.sizes))[roles.index]
+        of_class = np.nan_to_num(group_quantile(usual, classes, USUAL))
+        return cls(few, one_class, classes.spread_out(of_class), roles) if few.any() else None
 
     def ratio(self, v: Floats, reference: Callable[[Floats, PeerGroups], Floats]) -> Floats:
         """Return log seconds ``v`` over those usual of each rank's class and over the ``reference`` of its

@@ -81,6 +81,10 @@ _WORK_REFIT = 50
 # tens of steps, and a look takes as long as ten steps of a large job.
 _POSITIONS_SOON, _POSITIONS_AGAIN = (20, 40, 80, 160), 320
 
+# Times the least noise by which kinds of work are apart, and stages of several machines each. Chosen: healthy
+# machines differ by two of it.
+_CLASSES_APART, _STAGES_APART = 5, 3
+
 # Steps whose median is a rank's usual ratio. Chosen: known to a fifth of the noise of a step.
 _SPREAD_STEPS = 50
 
@@ -168,7 +172,8 @@ class Ratios:
         self.roles_known = roles is not None
         self.everyone = PeerGroups.of(np.zeros(ranks, dtype=np.intp))
         self.most_of_job = majorities(self.nodes, self.everyone)
-        self.groups = PeerGroups.of(roles) if roles is not None else self.everyone
+        self._roles = PeerGroups.of(roles) if roles is not None else self.everyone
+        self.groups = self._roles
         self.history = History(config.history, ranks, SERIES, single=_SINGLE)
         self.kind = JobKind("between", float("nan"), float("nan"))
         self.source: Source | None = None
@@ -198,11 +203,14 @@ class Ratios:
         small: Bools = (self.groups.peers < MIN_PEERS) | (not self._roles_settled)
         return small
 
-    @property
-    def small_class(self) -> Bools:
-        """Ranks of a class of two or three machines, [ranks], which may change together."""
+    def class_mates(self, rank: int) -> Bools:
+        """Return who is on the other machines of its class, [ranks], where that is small and may change as a
+        whole beside the other class; else nobody."""
         small = self._small_classes
-        return np.zeros(self.ranks, dtype=np.bool_) if small is None else small.ranks & small.several
+        if small is None or not small.ranks[rank]:
+            return np.zeros(self.ranks, dtype=np.bool_)
+        of_class: Bools = small.one_class == small.one_class[rank]
+        return of_class & (self.nodes.index != self.nodes.index[rank])
 
     @property
     def roles_settled(self) -> bool:
@@ -230,7 +238,7 @@ class Ratios:
         if changed:
             self.settled, self._level, self.work, self._roles_settled = 0, None, None, self.roles_known
             self._share_batches = self._has_positions = False
-            self._small_classes = None
+            self.groups, self._small_classes = self._roles, None
             self.left_out = np.zeros(self.ranks, dtype=np.bool_)
             self.apart = np.zeros(self.ranks, dtype=np.bool_)
         self.source = source
@@ -481,12 +489,15 @@ class Ratios:
         expected = model.log_expected(last("tokens", n), last("squares", n))
         v = _logs(last("compute", n)) - expected
         role, raw = self._role_ratio(v), self.raw_role(n)
-        uneven = np.abs(self._against_role(expected)) >= _UNEVEN
+        uneven = np.abs(expected - self._reference(expected, self.groups)) >= _UNEVEN
         if not (_falls(role, raw) or _falls_where(uneven, role, raw)):
             return
         if self.work is None:
             # Usual times so far were as measured; from now on times are over the expected ones.
             self._level = nan_median(v[:_LEVEL_STEPS])
+            if (small := self._small_classes) is not None:
+                self._learn_small_classes(v - self._reference(v, small.roles), small.one_class, small.roles)
+                role = self._role_ratio(v)
         self.work = model
         self._rewrite(v, role)
 
@@ -513,7 +524,7 @@ class Ratios:
         self._roles_settled = True
         v = self.history.last("v", self.config.learn)
         if not self.asynchronous:
-            classes = _classes(v, self.batches, floor=self.config.floor)
+            classes = _classes(v, self.nodes, self.batches, floor=self.config.floor)
             self.groups = self._by_place(v) or PeerGroups.of(self.positions.regular(classes))
         self._rewrite(v, self._role_ratio(v))
 
@@ -542,17 +553,31 @@ class Ratios:
 
     def _learn_classes(self) -> None:
         """Machines that are as much slower, or quicker, from the start are roles of their own."""
-        usual = nan_median(self.history.last("role", self.config.learn))
+        role = self.history.last("role", self.config.learn)
+        usual = nan_median(role)
         one_class = self._clear_class(usual)
         if not one_class.any():
-            # Where most are of the slower class, that is what is usual.
-            one_class = self._clear_class(-usual)
+            one_class = self._quicker_class(usual)
         split = PeerGroups.of(2 * self.groups.index + one_class)
         if one_class.any() and split.narrowest > MIN_PEERS:
-            self._small_classes = SmallClasses.of(usual, self.nodes, classes=split, roles=self.groups)
+            self._learn_small_classes(role, one_class, self.groups)
             self.groups = split
             v = self.history.last("v", min(self.settled, self.config.history))
             self._rewrite(v, self._role_ratio(v))
+
+    def _learn_small_classes(self, role: Floats, one_class: Bools, roles: PeerGroups) -> None:
+        """Learn what is usual of classes from log ratios to whole roles, ``role`` [steps, ranks]."""
+        usual = nan_median(role)
+        self._small_classes = SmallClasses.of(usual, self.nodes, one_class=one_class, roles=roles)
+
+    def _quicker_class(self, usual: Floats) -> Bools:
+        """Return the ranks of machines that are a quicker class, [ranks], if all others of their roles are of
+        one class as well: where most are of the slower one, that is what is usual."""
+        quick = self._clear_class(-usual)
+        level = self.groups.spread_out(group_median(np.where(quick, usual, np.nan), self.groups))
+        over = usual - level
+        slower = slow_class(np.nan_to_num(over), self.nodes, least=LEAST_CLEAR)
+        return quick & bool((slower | quick | np.isnan(over)).all())
 
     def _rewrite(self, v: Floats, role: Floats) -> None:
         self.history.overwrite(v=v, role=role, x=self._change_ratio(v, role))
@@ -627,14 +652,16 @@ def _logs(seconds: Floats) -> Floats:
     return np.log(np.where(seconds > 0, seconds, np.nan))
 
 
-def _classes(v: Floats, batches: Batches | None, *, floor: float) -> Ints:
+def _classes(v: Floats, nodes: PeerGroups, batches: Batches | None, *, floor: float) -> Ints:
     """Return role numbers from the ranks' usual times; a lone deviant belongs with the rest, and so do ranks
-    of few replicas, where ``batches`` show these."""
+    of few replicas, where ``batches`` show these. Where no times are far apart, stages of several machines
+    each may be less so."""
     ranks = v.shape[1]
     noise = float(nan_median(spread(v - nan_median(v, axis=1)[:, None])))
     levels = nan_median(v)
     # The median of n steps is known to noise/√n: only a gap far beyond that separates kinds of work.
-    found = split_by_gap(levels, gap=max(3 * floor, 5 * noise / np.sqrt(len(v))))
+    least = 5 * noise / np.sqrt(len(v))
+    found = split_by_gap(levels, gap=max(_CLASSES_APART * floor, least))
     roles = np.zeros(ranks, dtype=np.intp)
     for c in range(1, int(found.max()) + 1):
         slower, member = found >= c, found == c
@@ -644,4 +671,12 @@ def _classes(v: Floats, batches: Batches | None, *, floor: float) -> Ints:
             continue
         elif is_regular(member) or member.sum() >= max(4, 0.2 * ranks):
             roles[member] = c
+    if roles.any():
+        return roles
+    found = split_by_gap(levels, gap=max(_STAGES_APART * floor, least))
+    for c in range(1, int(found.max()) + 1):
+        slower = found >= c
+        several = all(np.unique(nodes.index[part]).size > 1 for part in (slower, ~slower))
+        if is_regular(slower) and several and not (batches is not None and batches.rule_out_stage(slower)):
+            roles[slower] = c
     return roles

@@ -1,7 +1,7 @@
 """A rank that takes longer than the others that work on its batch, where batches vary.
 
 What they have in common cancels out: where batches differ by a sixth, a rank differs from its mates by some
-thousandths. Those of a tensor-parallel group wait for a slow one within what they measure as compute, most of
+thousandths. Those of a tensor-parallel group wait for a slow one within what they measure as compute: most of
 its slowdown shows on them too, and what is left between them is small. A rank is slow where two questions
 have the same answer:
 
@@ -10,8 +10,8 @@ have the same answer:
 * is it slow? By that ratio it is so by as much as is reported of uneven work, and its group is not quicker;
   or its group is slower than the others since then, by what its mates show.
 
-Of two, one may as well have become quicker: a group has at least three mates for each rank. This is blocking,
-with the group as block (Fisher 1935).
+Of two, one may as well have become quicker: only groups with three mates for each rank are used. This is
+blocking, with the group as block (Fisher 1935).
 """
 
 import math

@@ -12,7 +12,8 @@ none of the other explanations holds, each of which has a function here:
    culprit does not; or many of its role look as slow and its own past shows no change; or it reports as much
    more work; or several whole machines, or single ranks of several, have been as slow since the start; or,
    asked last for it takes longest, healthy ranks are as far off for as many steps (``wanders``).
-5. ``data``: it loads no longer than its peers.
+5. ``data``: it loads no longer than its peers; or most of its stage, or those at its place on the other
+   machines, have loaded for as long from the start.
 6. ``rest``: it must have taken longer for 20 steps and 20 s, against its own past too, and wait least.
 
 Effects are log ratios to peers (compute) or shares of the peers' work (data, rest), [ranks]. Limits called
@@ -26,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.peers.node_effects import MOST_OF_MACHINE, USUAL
-from detectors.peers.peers import PeerGroups, group_quantile
+from detectors.peers.peers import PeerGroups, group_median, group_quantile
 from detectors.peers.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
 from detectors.peers.roles import looks_like_stage
@@ -129,13 +130,9 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
     if 2 * np.count_nonzero(over & compared) > np.count_nonzero(compared) or not found.is_persistent:
         return False
     if found.timing == "data":
-        # A rank loads its data by itself: no role, wait or amount of work makes it load longer, but from the
-        # start one rank of each machine may load for others. Loading is a share of the work: where work
-        # grows, a rank that always loads less seems to load more.
-        loads = found.effect >= _HALF * found.size
-        if found.lasting and np.ptp(ratios.nodes.index[loads]):
-            return False
-        return _now(ratios, found) >= _HALF * found.size
+        # A rank loads its data by itself: no wait or amount of work makes it load longer. Loading is a share
+        # of the work: where work grows, a rank that always loads less seems to load more.
+        return _now(ratios, found) >= _HALF * found.size and not _loads_for_others(ratios, found, places)
     if found.timing == "rest":
         return _stalls_by_itself(ratios, found)
     return not (
@@ -147,6 +144,14 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
         or _is_one_of_equals(ratios, found, places)
         or _rose_with_its_place(ratios, found, places)
     )
+
+
+def _loads_for_others(ratios: Ratios, found: Candidate, places: PlaceMates) -> bool:
+    """Return whether most of its stage, or most ranks at its place on other machines, have loaded for as long
+    from the start: it is their part."""
+    loads = found.effect >= _HALF * found.size
+    parts = (ratios.mates(found.rank), places.of(found.rank))
+    return found.lasting and any(bool(part.any()) and np.mean(loads[part]) >= _MOST for part in parts)
 
 
 def waits_least(ratios: Ratios, found: Candidate) -> bool | None:
@@ -218,11 +223,15 @@ def _stands_with_position(ratios: Ratios, found: Candidate) -> bool:
 
 
 def goes_with_role(ratios: Ratios, rank: int, effect: Floats) -> bool:
-    """Return whether all mates of a small role or class, or of one position, slowed alike, by ``effect``
-    [ranks]."""
+    """Return whether all mates of a small role, or all machines of a small class, or all of one position
+    slowed alike, by ``effect`` [ranks]."""
     mates = ratios.mates(rank)
     alike = effect[mates] >= _HALF * effect[rank]
-    if (ratios.small_role[rank] or ratios.small_class[rank]) and mates.any() and alike.all():
+    if ratios.small_role[rank] and mates.any() and alike.all():
+        return True
+    middle = group_median(np.where(ratios.class_mates(rank), effect, np.nan), ratios.nodes)
+    others = middle[np.isfinite(middle)]
+    if others.size and (others >= _HALF * effect[rank]).all():
         return True
     role = ratios.groups.index == ratios.groups.index[rank]
     return ratios.shards is not None and ratios.shards.explain(effect, rank, role)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from detectors.changepoint.llr_cusum import Onset, locate_onset
 from detectors.peers.job_kind import FIXED_DISPERSION
-from detectors.peers.node_effects import MOST_OF_MACHINE
+from detectors.peers.node_effects import MOST_OF_MACHINE, USUAL
 from detectors.peers.peers import MIN_PEERS, PeerGroups, group_quantile
 from detectors.peers.ratios import Ratios
 from detectors.peers.shared_work import SharedWork
@@ -72,9 +72,9 @@ _PLAIN, _NATS_A_PLAIN_STEP = float(np.log(2.0)), 5.5
 # that is known: ranks of ten of these recordings differ by 0.1 to 0.8 % for good.
 _FLOOR, _FREEDOM = 0.01, 20.0
 
-# Quantiles of a role: its usual time, from the faster part, so that its slow ranks do not hide each other,
-# and where it is a Gaussian's, a sigma above the median. Chosen: a lower one than 0.35 is noisier.
-_USUAL, _LOW, _HIGH = 0.35, 0.10, 0.84
+# Quantiles of a role besides its usual time, which is from the faster part, so that its slow ranks do not
+# hide each other: its faster ranks, and where it is a Gaussian's, a sigma above the median.
+_LOW, _HIGH = 0.10, 0.84
 
 # Sigmas of a Gaussian between these quantiles. Noise of times has a long upper tail, but in a small job the
 # upper side is the slow rank itself: it counts up to a multiple (chosen).
@@ -181,7 +181,7 @@ def _slopes(y: Floats, w: Floats) -> Floats:
 
 
 def _over_role(v: Floats, groups: PeerGroups) -> Floats:
-    return v - groups.spread_out(group_quantile(v, groups, _USUAL))
+    return v - groups.spread_out(group_quantile(v, groups, USUAL))
 
 
 def _loading(ratios: Ratios, steps: int) -> Floats:
@@ -202,14 +202,14 @@ def _low(x: Floats, few: int) -> Floats:
 
 def _is_steady(x: Floats, groups: PeerGroups, comparable: Bools) -> bool:
     """Return whether the ranks of a role have the same work: usually all but its slow ones lie near."""
-    usual, low = (group_quantile(x, groups, share) for share in (_USUAL, _LOW))
+    usual, low = (group_quantile(x, groups, share) for share in (USUAL, _LOW))
     apart = groups.spread_out(usual - low)[:, comparable] / _BELOW
     return bool(nan_median(apart.ravel()) <= FIXED_DISPERSION)
 
 
 def _evidence(low: Floats, x: Floats, comparable: Bools, *, steady: bool) -> Floats:
     known = low[comparable & np.isfinite(low)]
-    q10, q35, q84 = np.quantile(known, (_LOW, _USUAL, _HIGH)).tolist()
+    q10, q35, q84 = np.quantile(known, (_LOW, USUAL, _HIGH)).tolist()
     lower, upper = (q35 - q10) / _BELOW, (q84 - q35) / _ABOVE
     scale = max(lower, min(upper, _MOST_SKEW * lower))
     freedom = known.size - 1 + (_FREEDOM if lower <= _FLOOR else 0.0)

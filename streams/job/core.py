@@ -58,14 +58,15 @@ def make_core(
 
 def batch_groups_of(tensor_groups: Ints, coords: Mapping[str, Ints]) -> Ints:
     """Number the ranks that work on one batch and are compared with each other where batches vary: those of
-    one tensor-parallel group, which do the same, or of one replica where such groups are small; -1 where
+    one tensor-parallel group, which do the same, or of one replica where such a group is small; -1 where
     neither is known."""
-    sizes = np.bincount(tensor_groups + 1)
-    if (tensor_groups >= 0).all() and sizes[1:].min() > MIN_PEERS:
-        return tensor_groups
+    ranks = tensor_groups.size
+    sizes = np.bincount(tensor_groups + 1, minlength=1)[tensor_groups + 1]
+    small = (tensor_groups < 0) | (sizes <= MIN_PEERS)
     dp, cp = coords["dp"], coords["cp"]
     _, replica = np.unique(np.stack([dp, cp]), axis=1, return_inverse=True)
-    return np.where(dp < 0, -1, np.asarray(replica, dtype=np.intp).reshape(-1))
+    # Numbered above the tensor-parallel groups.
+    return np.where(small & (dp >= 0), ranks + replica.reshape(-1), tensor_groups)
 
 
 def nodes_of(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:

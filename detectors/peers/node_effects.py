@@ -142,16 +142,19 @@ def slow_class(usual: Floats, nodes: PeerGroups, *, least: float) -> Bools:
 
 def is_clear(one_class: Bools, usual: Floats, nodes: PeerGroups) -> bool:
     """Return whether the machines of ``one_class`` [ranks], slower by their ``usual`` log ratios [ranks], are
-    apart from all others: by as much as models differ by, or by far more than these differ, and no machine
-    lies between.
+    alike and apart from all others: by as much as models differ by, or by far more than these differ, and no
+    machine lies between.
     """
     middle = np.nan_to_num(group_median(usual, nodes))
     mine = np.bincount(nodes.index, weights=one_class) > 0
     if not mine.any():
         return False
     typical, others = float(np.median(middle[mine])), middle[~mine]
+    if spread(middle[mine]) > ONE_CLASS * typical:
+        # Of two machines one may be twice as slow as the other: these are two faults.
+        return False
     between = (others > ONE_CLASS * typical) & (others < (1.0 - ONE_CLASS) * typical)
-    apart = 1.4826 * float(np.median(np.abs(others - np.median(others)))) if others.size else 0.0
+    apart = float(spread(others)) if others.size else 0.0
     return typical >= LEAST_CLASS or not (between.any() or typical < max(LEAST_CLEAR, _CLEARLY * apart))
 
 

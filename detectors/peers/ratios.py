@@ -209,8 +209,9 @@ class Ratios:
         small = self._small_classes
         if small is None or not small.ranks[rank]:
             return np.zeros(self.ranks, dtype=np.bool_)
-        of_class: Bools = small.one_class == small.one_class[rank]
-        return of_class & (self.nodes.index != self.nodes.index[rank])
+        mates: Bools = small.one_class == small.one_class[rank]
+        mates &= self.nodes.index != self.nodes.index[rank]
+        return mates
 
     @property
     def roles_settled(self) -> bool:
@@ -575,9 +576,11 @@ class Ratios:
         one class as well: where most are of the slower one, that is what is usual."""
         quick = self._clear_class(-usual)
         level = self.groups.spread_out(group_median(np.where(quick, usual, np.nan), self.groups))
-        over = usual - level
-        slower = slow_class(np.nan_to_num(over), self.nodes, least=LEAST_CLEAR)
-        return quick & bool((slower | quick | np.isnan(over)).all())
+        beside = ~np.isfinite(usual - level)
+        over = np.where(beside, 0.0, usual - level)
+        slower = slow_class(over, self.nodes, least=LEAST_CLEAR)
+        one = bool((slower | quick | beside).all()) and is_clear(slower, over, self.nodes)
+        return quick & one
 
     def _rewrite(self, v: Floats, role: Floats) -> None:
         self.history.overwrite(v=v, role=role, x=self._change_ratio(v, role))

@@ -33,8 +33,8 @@ Floats = npt.NDArray[np.float64]
 # least 0.33 of each of four true ones.
 _HARM = 0.3
 
-# Chosen: twice the longest blocks of steps that a small slowdown is held against (``gates``).
-_LASTS = 100
+# Chosen: the longest blocks of steps that a small slowdown is held against (``gates``), and twice as many.
+_LONG, _LASTS = 50, 100
 
 # Chosen: steps of the recent effect.
 _LATELY = 20
@@ -121,9 +121,9 @@ def _single_steps_matter(ratios: Ratios, x: Floats, effect: float, found: Interm
 def matters(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     """Return whether a slowdown costs its job a part of it, where it is small.
 
-    Healthy ranks wander by as much for hundreds of steps, and what delays no step need not be reported; in
-    uneven work a rank delays few steps, and its slowdown is reported when it lasts. One that grows is as
-    large as it is lately.
+    Healthy ranks wander by as much for tens of steps, and what delays no step need not be reported unless it
+    lasts; in uneven work a rank delays few steps, and its slowdown is reported when it lasts for longer. One
+    that grows is as large as it is lately.
     """
     x = found.x[-_LATELY:]
     lately = replace(found, x=x, effect=nan_median(x) - _SURE * found.sigma / math.sqrt(len(x)))
@@ -132,6 +132,9 @@ def matters(ratios: Ratios, found: Candidate, over: Bools) -> bool:
 
 def _is_large(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     if found.size >= (SMALL_EFFECT if found.steps >= _LASTS else small_effect(ratios)):
+        return True
+    # Where all have the same work, it is beyond how healthy ranks wander for so long.
+    if found.steps >= _LONG and ratios.kind.kind == "fixed":
         return True
     # The ranks of a slow machine cross the threshold one by one.
     over = over | alike(found.effect >= _AS_SLOW * found.size, ratios.nodes, found.rank)

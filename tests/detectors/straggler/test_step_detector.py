@@ -280,6 +280,15 @@ def test_a_machine_that_loads_longer_than_all_others_is_named_where_work_varies(
     assert slow_while_loading(work, data, on_node=8) == expected
 
 
+@pytest.mark.parametrize("loaders", [[3, 42], [*range(8, 24)]], ids=["two ranks", "two machines"])
+def test_slow_loaders_of_several_machines_do_not_excuse_each_other(loaders):
+    rng = np.random.default_rng(3)
+    data = 0.02 * np.exp(0.3 * rng.normal(size=(60, 64)))
+    data[:, loaders] += 0.3
+    found = slow_while_loading(np.exp(0.01 * rng.normal(size=(60, 64))), data, on_node=8)
+    assert found == {("data", rank) for rank in loaders}
+
+
 def loads(seed):
     """Return work and loading [steps, ranks] of 19 ranks, 16 of them on one machine."""
     rng = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.detection.step_jobs import records, synchronous
 from streams.job import job as job_module
-from streams.job.core import make_core
+from streams.job.core import batch_groups_of, make_core
 from tests.streams.job.job_tables import SuspectingStage, healthy, layout
 
 
@@ -74,3 +74,20 @@ def test_a_far_slower_rank_is_found_as_the_job_starts_unless_experts_differ(coor
     found = [s for record in records(table) for s in stage.process(record)]
     assert [s.subject.rank for s in found if s.kind == "straggler.fail_slow"] == expected
     assert all(s.overwhelming and table.ts[2] <= s.ts <= table.ts[3] for s in found)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "dp", "expected"),
+    [
+        ([0] * 4 + [1] * 4, [0] * 4 + [1] * 4, [0] * 4 + [1] * 4),
+        ([0] * 2 + [1] * 2 + [2] * 2 + [3] * 2, [0] * 4 + [1] * 4, [8] * 4 + [9] * 4),
+        ([0] * 4 + [-1] * 4, [-1] * 8, [0] * 4 + [-1] * 4),
+        ([0] * 4 + [-1] * 4, [0] * 4 + [1] * 4, [0] * 4 + [9] * 4),
+        ([], [], []),
+    ],
+    ids=["tensor-parallel groups", "small ones", "no replicas", "some", "no ranks"],
+)
+def test_ranks_of_one_batch_are_a_tensor_parallel_group_or_a_replica(tensor, dp, expected):
+    groups = np.array(tensor, dtype=np.intp)
+    coords = {"dp": np.array(dp, dtype=np.intp), "cp": np.full(len(dp), -1, dtype=np.intp)}
+    assert batch_groups_of(groups, coords).tolist() == expected

@@ -36,8 +36,9 @@ _HARM = 0.3
 # Chosen: the longest blocks of steps that a small slowdown is held against (``gates``), and twice as many.
 _LONG, _LASTS = 50, 100
 
-# Chosen: what a slow rank's mates wait for within their compute stays below it.
-_LEAST_LONG = float(np.log1p(0.025))
+# Chosen: what a slow rank's mates wait for within their compute stays below it, and among fewer ranks it
+# delays steps where it is more than noise.
+_LEAST_LONG, _MANY = float(np.log1p(0.025)), 64
 
 # Chosen: steps of the recent effect.
 _LATELY = 20
@@ -136,8 +137,9 @@ def matters(ratios: Ratios, found: Candidate, over: Bools) -> bool:
 def _is_large(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     if found.size >= (SMALL_EFFECT if found.steps >= _LASTS else small_effect(ratios)):
         return True
-    # Where all have the same work, it is beyond how healthy ranks wander for so long.
-    if found.steps >= _LONG and ratios.kind.kind == "fixed" and found.size >= _LEAST_LONG:
+    # Where many have the same work, the slowest healthy one of each step hides it.
+    hidden = ratios.kind.kind == "fixed" and ratios.ranks >= _MANY
+    if hidden and found.steps >= _LONG and found.size >= _LEAST_LONG:
         return True
     # The ranks of a slow machine cross the threshold one by one.
     over = over | alike(found.effect >= _AS_SLOW * found.size, ratios.nodes, found.rank)

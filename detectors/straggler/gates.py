@@ -86,6 +86,9 @@ _EQUAL = 0.15
 # Chosen: ranks that make a pattern; two may both be slow.
 _POSITION = 3
 
+# Chosen: of a hundred machines one or two have a fault as a job begins.
+_TOO_MANY = 8
+
 # Chosen: of 299 false names in independently drawn jobs 201 were of at most 3.5 %; larger effects keep their
 # delay.
 SMALL_EFFECT = float(np.log1p(0.035))
@@ -445,19 +448,29 @@ def _is_class(ratios: Ratios, found: Candidate) -> bool:
 
 def _is_one_of_equals(ratios: Ratios, found: Candidate, places: PlaceMates) -> bool:
     """Return whether single ranks of several machines have been slower by the same since the first step: they
-    are under one power limit, or of one kind. Faults of as many are not of one size, and those of a group
-    are its own."""
+    are under one power limit, or of one kind. Faults of several are not of one size, and those of a group are
+    its own."""
     levels = _levels(ratios, found)
     if levels is None:
         return False
     size = float(levels[found.rank])
     equal = np.abs(levels - size) <= _EQUAL * size
     slow = levels >= _HALF * size
+    if _are_too_many(ratios, slow, places):
+        return True
     if not max(_POSITION, _MOST * np.count_nonzero(slow)) <= np.count_nonzero(equal):
         return False
     on = np.bincount(ratios.nodes.index, weights=equal)
     whole = (on >= MOST_OF_MACHINE * ratios.nodes.sizes) & (ratios.nodes.sizes > 1)
     return bool(np.count_nonzero(on) > 1 and not whole.any() and not places.in_one_group(equal))
+
+
+def _are_too_many(ratios: Ratios, slow: Bools, places: PlaceMates) -> bool:
+    """Return whether ranks ``slow`` since the first step [ranks] are on too many machines for faults, and of
+    no one group: roles are not as they were learnt."""
+    machines = np.unique(ratios.nodes.index[slow]).size
+    of_replica = ratios.batches is not None and ratios.batches.rule_out_stage(slow)
+    return machines >= _TOO_MANY and not (of_replica or places.in_one_group(slow))
 
 
 def _blocks_apart(x: Floats, length: int) -> Floats:

@@ -118,6 +118,16 @@ def test_a_machine_to_which_ranks_were_dealt_in_turn_is_no_position(slow, expect
     assert named(compute, roles=False, nodes=np.arange(64) % 8) == expected
 
 
+@pytest.mark.parametrize(("machines", "is_named"), [(2, True), (10, False)])
+def test_ranks_of_many_machines_that_always_were_slower_are_no_faults(machines, is_named):
+    """By different amounts, and another rank of each machine: roles are others than they were taken for."""
+    rng = np.random.default_rng(2)
+    slow = {8 * machine + int(rng.integers(8)) for machine in range(machines)}
+    compute = np.exp(0.01 * rng.normal(size=(120, 128)))
+    compute[:, sorted(slow)] *= rng.uniform(1.3, 2.0, size=machines)
+    assert named(compute) == (slow if is_named else set())
+
+
 @pytest.mark.parametrize("hiccups", [0, 1])
 def test_a_small_slowdown_that_delays_no_step_is_not_reported(hiccups):
     """In every step another rank takes a tenth longer, so that a rank 2.5 % slower holds up none."""

@@ -19,11 +19,12 @@ def findings_of(records: Iterable[Record], pipeline: Pipeline) -> Iterator[Findi
 def final_versions(findings: Iterable[Finding]) -> list[Finding]:
     """Return the last version of each finding that opened, sorted by detection time and id.
 
-    Findings that were only suspected are left out: live, they are not shown either.
+    Findings that were only suspected are left out, and so are versions in which one that has ended is
+    suspected again: live, nobody is called about them.
     """
     last: dict[str, Finding] = {}
     for finding in findings:
-        if finding.status == "open" or finding.id in last:
+        if finding.status == "open" or (finding.id in last and finding.status != "suspected"):
             last[finding.id] = finding
     return sorted(last.values(), key=lambda f: (f.detected_at, f.id))
 

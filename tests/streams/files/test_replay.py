@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,22 @@ def slow_job(tmp_path_factory):
 
 def backtest(*args):
     return CliRunner().invoke(app, ["backtest", *map(str, args)])
+
+
+@pytest.mark.parametrize(
+    ("statuses", "last"),
+    [
+        (["suspected", "open", "resolved"], ["resolved"]),
+        (["suspected", "open", "resolved", "suspected"], ["resolved"]),
+        (["suspected", "open", "resolved", "suspected", "open"], ["open"]),
+        (["suspected", "expired"], []),
+    ],
+)
+def test_a_finding_that_opened_is_given_as_it_was_when_somebody_was_called(slow_job, statuses, last):
+    """One that has ended and is suspected again is so no more and no less than one that never opened."""
+    [finding] = final_versions(findings_of(read_records([slow_job]).records, local_pipeline()))
+    versions = [replace(finding, status=status) for status in statuses]
+    assert [version.status for version in final_versions(versions)] == last
 
 
 def test_backtest_names_the_slow_rank_and_nobody_else(slow_job, tmp_path):

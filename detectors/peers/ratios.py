@@ -17,10 +17,11 @@ that changes from step to step, and until all of a replica is slow. Ranks of mac
 no reference (leave-machine-out).
 
 Learnt after 20 settled steps: whether ranks share a wall clock, from the coefficient of variation of step
-times over ranks, and roles, where no coordinates are given, from gaps between the ranks' usual times; where
-they are, or amounts of work show who has one batch (``batches``), classes of machines within roles
-(``node_effects.slow_class``). Then and later: positions, whose ranks take longer at the same steps, as those
-of a popular expert do (``positions``).
+times over ranks, and roles, where no coordinates are given, from gaps between the ranks' usual times, or from
+the place of each in its replica where amounts of work show who has one batch (``batches``). With coordinates
+or batches, classes of machines within roles, too: of another model, or under a power limit
+(``node_effects``). Then and later: positions, whose ranks take longer at the same steps, as those of a
+popular expert do (``positions``).
 
 Arrays are [ranks] per step, [steps, ranks] over the window; NaN was not read.
 """

@@ -126,6 +126,7 @@ class StragglerDetector:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes, positions)
         self.channels: dict[Timing, TimingChannel] = {name: TimingChannel(ranks) for name in TIMINGS}
         self.pace_spread = 0.0
+        self._least_loading = np.full(ranks, math.inf)
         self._tensor_groups = tensor_groups
         self._together = together(self.ratios.nodes, tensor_groups)
         if shared_work is None:
@@ -354,7 +355,11 @@ class StragglerDetector:
             if np.isfinite(window).any():
                 noise = fit_noise(window, groups, floor=config.floor, prior=spread)
                 self.channels[name].refit(noise, largest_move=largest_move)
-                if name == "compute":
+                if name == "data":
+                    # Beyond what ranks differ by for good, by twice the standard error of that.
+                    apart = scatter(nan_median(window)) * (1.0 + 2.0 / math.sqrt(ratios.ranks))
+                    self._least_loading = np.full(ratios.ranks, max(_LASTING_EFFECT, UNLIKE_PEERS * apart))
+                elif name == "compute":
                     self._whole.refit(ratios, n, skip, prior=prior, largest_move=largest_move)
                     self._mates.refit(ratios, n, skip, largest_move=largest_move)
 
@@ -528,14 +533,8 @@ class StragglerDetector:
             channel.weigh_lasting(
                 np.where(ratios.groups.peers > 0, lasting, np.nan),
                 sigma=sigma,
-                smallest=self._lasting_loading() if name == "data" else self._lasting_effects(),
+                smallest=self._least_loading if name == "data" else self._lasting_effects(),
             )
-
-    def _lasting_loading(self) -> Floats:
-        """Smallest lasting excess of loading to look for, per rank: beyond what ranks differ by for good."""
-        usual = nan_median(self.ratios.history.last("data_x", min(self.ratios.settled, _EVERY)))
-        unlike = UNLIKE_PEERS * scatter(usual) * (1.0 + 2.0 / math.sqrt(self.ratios.ranks))
-        return np.full(self.ratios.ranks, max(_LASTING_EFFECT, unlike))
 
     def _step_noise(self, noise: Noise, residual: Floats, name: Timing) -> float:
         """Return the noise of this very step over all ranks."""

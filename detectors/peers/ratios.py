@@ -50,10 +50,10 @@ from detectors.peers.node_effects import (
 from detectors.peers.peers import MIN_PEERS, PeerGroups, group_median, group_quantile, peer_median
 from detectors.peers.positions import Positions
 from detectors.peers.replicas import Replicas
-from detectors.peers.roles import is_regular, looks_like_stage, split_by_gap
+from detectors.peers.roles import roles_by_place, roles_from_times
 from detectors.peers.shards import Shards
 from detectors.peers.workload import WorkModel, fit_work
-from detectors.robust import nan_max, nan_mean, nan_median, spread
+from detectors.robust import nan_max, nan_mean, nan_median
 from detectors.straggler.config import StragglerConfig
 
 Floats = npt.NDArray[np.float64]
@@ -82,10 +82,6 @@ _WORK_REFIT = 50
 # tens of steps, and a look takes as long as ten steps of a large job.
 _POSITIONS_SOON, _POSITIONS_AGAIN = (20, 40, 80, 160), 320
 
-# Times the least noise by which kinds of work are apart, and stages of several machines each. Chosen: healthy
-# machines differ by two of it.
-_CLASSES_APART, _STAGES_APART = 5, 3
-
 # Steps whose median is a rank's usual ratio. Chosen: known to a fifth of the noise of a step.
 _SPREAD_STEPS = 50
 
@@ -98,10 +94,6 @@ _TRIAL_STEPS = 50
 # Share by which another amount differs, and steps of ranks that have one. Chosen: what a fit needs
 # (``workload``).
 _UNEVEN, _LEAST_UNEVEN = 0.01, 40
-
-# Replicas of a job of which one may be slow since the start. Chosen: of a class of machines a job has more
-# than an eighth, and the neighbours of one rack may be one replica of few.
-_MANY_REPLICAS = 8
 
 SERIES = (
     "v", "x", "role", "data_x", "rest_x", "ts", "step", "compute", "wait", "data", "comm", "rest", "tokens",
@@ -349,15 +341,7 @@ class Ratios:
         return slow & is_clear(slow, over, self.nodes)
 
     def _but_a_replica(self, slow: Bools) -> Bools:
-        return np.zeros_like(slow) if self._is_one_replica(slow) else slow
-
-    def _is_one_replica(self, ranks: Bools) -> bool:
-        """Return whether some ``ranks`` [ranks] are nearly all of one replica of many."""
-        if self.replicas is None or not ranks.any():
-            return False
-        own, nearly = self.replicas.ranks, self.replicas.whole(ranks)
-        one = np.unique(own.index[ranks]).size == 1
-        return own.sizes.size >= _MANY_REPLICAS and one and bool(nearly[ranks].all())
+        return np.zeros_like(slow) if self.replicas is not None and self.replicas.is_one(slow) else slow
 
     def spread_without(self, ranks: Bools) -> float:
         """Return how much ranks differ from their peers for good beside some ``ranks`` [ranks], by twice the
@@ -526,19 +510,12 @@ class Ratios:
         self._roles_settled = True
         v = self.history.last("v", self.config.learn)
         if not self.asynchronous:
-            classes = _classes(v, self.nodes, self.batches, floor=self.config.floor)
-            self.groups = self._by_place(v) or PeerGroups.of(self.positions.regular(classes))
+            roles = None if self.batches is None else roles_by_place(v, self.batches)
+            if roles is None:
+                found = roles_from_times(v, self.nodes, self.batches, floor=self.config.floor)
+                roles = self.positions.regular(found)
+            self.groups = PeerGroups.of(roles)
         self._rewrite(v, self._role_ratio(v))
-
-    def _by_place(self, v: Floats) -> PeerGroups | None:
-        """Return the ranks by their place in their replica, where these differ by more than their ranks do
-        otherwise: in log seconds ``v`` [steps, ranks], beside those of one batch."""
-        if self.batches is None or self.batches.replica.max() + 1 < _MANY_REPLICAS:
-            return None
-        replicas, places = PeerGroups.of(self.batches.replica), PeerGroups.of(self.batches.places)
-        usual = nan_median(v - replicas.spread_out(group_median(v, replicas)))
-        beside = usual - places.spread_out(group_median(usual, places))
-        return places if spread(beside) <= _WORK_GAIN * spread(usual) else None
 
     def _learn_positions(self) -> bool:
         """Ranks of one position that take longer at the same steps are a role, if need be a small one."""
@@ -654,33 +631,3 @@ def _variation(seconds: Floats) -> float:
 
 def _logs(seconds: Floats) -> Floats:
     return np.log(np.where(seconds > 0, seconds, np.nan))
-
-
-def _classes(v: Floats, nodes: PeerGroups, batches: Batches | None, *, floor: float) -> Ints:
-    """Return role numbers from the ranks' usual times; a lone deviant belongs with the rest, and so do ranks
-    of few replicas, where ``batches`` show these. Where no times are far apart, stages of several machines
-    each may be less so."""
-    ranks = v.shape[1]
-    noise = float(nan_median(spread(v - nan_median(v, axis=1)[:, None])))
-    levels = nan_median(v)
-    # The median of n steps is known to noise/√n: only a gap far beyond that separates kinds of work.
-    least = 5 * noise / np.sqrt(len(v))
-    found = split_by_gap(levels, gap=max(_CLASSES_APART * floor, least))
-    roles = np.zeros(ranks, dtype=np.intp)
-    for c in range(1, int(found.max()) + 1):
-        slower, member = found >= c, found == c
-        if looks_like_stage(levels, slower, batches):
-            roles[slower] = c
-        elif batches is not None and batches.rule_out_stage(member):
-            continue
-        elif is_regular(member) or member.sum() >= max(4, 0.2 * ranks):
-            roles[member] = c
-    if roles.any():
-        return roles
-    found = split_by_gap(levels, gap=max(_STAGES_APART * floor, least))
-    for c in range(1, int(found.max()) + 1):
-        slower = found >= c
-        several = all(np.unique(nodes.index[part]).size > 1 for part in (slower, ~slower))
-        if is_regular(slower) and several and not (batches is not None and batches.rule_out_stage(slower)):
-            roles[slower] = c
-    return roles

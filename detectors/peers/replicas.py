@@ -18,6 +18,10 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
+# Replicas of a job of which one may be slow since the start. Chosen: of a class of machines a job has more
+# than an eighth, and the neighbours of one rack may be one replica of few.
+MANY_REPLICAS = 8
+
 
 @dataclass(frozen=True)
 class Replicas:
@@ -57,6 +61,13 @@ class Replicas:
         share = np.bincount(self.ranks.index, weights=slow) / self.ranks.sizes
         whole: Bools = share >= MOST_OF_MACHINE
         return whole[self.ranks.index]
+
+    def is_one(self, ranks: Bools) -> bool:
+        """Return whether some ``ranks`` [ranks] are nearly all of one replica of many."""
+        if self.ranks.sizes.size < MANY_REPLICAS or not ranks.any():
+            return False
+        one = np.unique(self.ranks.index[ranks]).size == 1
+        return one and bool(self.whole(ranks)[ranks].all())
 
     def batch(self, ratio: Floats) -> Floats:
         """Return what the rest of each rank's replica deviates by; ``ratio``: log to peers, [..., ranks]."""

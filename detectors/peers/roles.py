@@ -1,7 +1,7 @@
 """Roles of ranks: who does the same work and may be compared with whom.
 
-From coordinates where there are any; from behaviour (gaps between the ranks' usual times) where there
-are none.
+From coordinates where there are any. Where there are none, from behaviour: the place of each rank in its
+replica, where amounts of work show that, or gaps between the ranks' usual times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.peers.batches import Batches
+from detectors.peers.peers import PeerGroups, group_median
+from detectors.peers.replicas import MANY_REPLICAS
+from detectors.robust import nan_median, spread
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -27,6 +30,13 @@ _STAGES = 16
 # Most that members of a stage differ among themselves, as a share of their distance to all others (chosen).
 _ALIKE = 0.5
 
+# Times the least noise by which kinds of work are apart, and stages of several machines each. Chosen: healthy
+# machines differ by two of it.
+_CLASSES_APART, _STAGES_APART = 5, 3
+
+# Places explain how ranks differ if the spread falls to this share (chosen, as for the work: ``ratios``).
+_GAIN = 0.7
+
 
 def roles_from_coords(coords: Mapping[str, Ints], models: Sequence[str]) -> Ints:
     """Return the role number of each rank: GPU model and pipeline stage, refined by expert position
@@ -39,6 +49,58 @@ def roles_from_coords(coords: Mapping[str, Ints], models: Sequence[str]) -> Ints
         if np.bincount(finer).min() >= _FULL_GROUP:
             role = finer
     return role
+
+
+def roles_by_place(v: Floats, batches: Batches) -> Ints | None:
+    """Return the place of each rank in its replica as its role, where places differ by more than their ranks
+    do otherwise: in log seconds ``v`` [steps, ranks], beside those of one batch. None elsewhere."""
+    if batches.replica.max() + 1 < MANY_REPLICAS:
+        return None
+    replicas, places = PeerGroups.of(batches.replica), PeerGroups.of(batches.places)
+    usual = nan_median(v - replicas.spread_out(group_median(v, replicas)))
+    beside = usual - places.spread_out(group_median(usual, places))
+    return places.index if spread(beside) <= _GAIN * spread(usual) else None
+
+
+def roles_from_times(v: Floats, nodes: PeerGroups, batches: Batches | None, *, floor: float) -> Ints:
+    """Return role numbers from log seconds ``v`` [steps, ranks]; a lone deviant belongs with the rest, and so
+    do ranks of few replicas, where ``batches`` show these.
+
+    ``floor`` is the smallest credible noise. Where no usual times are far apart, those of stages of several
+    machines each may be less so.
+    """
+    noise = float(nan_median(spread(v - nan_median(v, axis=1)[:, None])))
+    levels = nan_median(v)
+    # The median of n steps is known to noise/√n: only a gap far beyond that separates kinds of work.
+    least = 5 * noise / float(np.sqrt(len(v)))
+    roles = _classes(levels, batches, gap=max(_CLASSES_APART * floor, least))
+    return roles if roles.any() else _stages(levels, nodes, batches, gap=max(_STAGES_APART * floor, least))
+
+
+def _classes(levels: Floats, batches: Batches | None, *, gap: float) -> Ints:
+    """Return role numbers of ``levels`` [ranks] that are apart by a ``gap``: stages, and large classes."""
+    found, roles = split_by_gap(levels, gap=gap), np.zeros(levels.size, dtype=np.intp)
+    for c in range(1, int(found.max()) + 1):
+        slower, member = found >= c, found == c
+        if looks_like_stage(levels, slower, batches):
+            roles[slower] = c
+        elif batches is not None and batches.rule_out_stage(member):
+            continue
+        elif is_regular(member) or member.sum() >= max(4, 0.2 * levels.size):
+            roles[member] = c
+    return roles
+
+
+def _stages(levels: Floats, nodes: PeerGroups, batches: Batches | None, *, gap: float) -> Ints:
+    """Return role numbers of ``levels`` [ranks] that are apart by a ``gap`` and laid out like stages of
+    several machines each: one machine may be a little slower for good."""
+    found, roles = split_by_gap(levels, gap=gap), np.zeros(levels.size, dtype=np.intp)
+    for c in range(1, int(found.max()) + 1):
+        slower = found >= c
+        several = all(np.unique(nodes.index[part]).size > 1 for part in (slower, ~slower))
+        if is_regular(slower) and several and not (batches is not None and batches.rule_out_stage(slower)):
+            roles[slower] = c
+    return roles
 
 
 def split_by_gap(levels: Floats, *, gap: float) -> Ints:

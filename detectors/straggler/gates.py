@@ -10,8 +10,8 @@ none of the other explanations holds, each of which has a function here:
 4. ``compute``: its role, or its position in a layer, slowed as a whole, or ranks at its place on other
    machines did in the same step (``place_mates``); or it waits more than its mates, as a victim does and a
    culprit does not; or many of its role look as slow and its own past shows no change; or it reports as much
-   more work; or several whole machines, or single ranks of several, have been as slow since the start; or,
-   asked last for it takes longest, healthy ranks are as far off for as many steps (``wanders``).
+   more work; or several whole machines, single ranks of several, or ranks of many have been as slow since the
+   start; or, asked last for it takes longest, healthy ranks are as far off for as many steps (``wanders``).
 5. ``data``: it loads no longer than its peers; or most of its stage, or those at its place on the other
    machines, have loaded for as long from the start.
 6. ``rest``: it must have taken longer for 20 steps and 20 s, against its own past too, and wait least.
@@ -144,6 +144,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
         or (_others_may_have_changed(ratios, found) and not _changed_itself(ratios, found))
         or has_more_work(ratios, found)
         or _is_class(ratios, found)
+        or _is_one_of_too_many(ratios, found, places)
         or _is_one_of_equals(ratios, found, places)
         or _rose_with_its_place(ratios, found, places)
     )
@@ -446,6 +447,18 @@ def _is_class(ratios: Ratios, found: Candidate) -> bool:
     return any(ratios.slow_class(e, least=least)[found.rank] for e in (levels, over_usual))
 
 
+def _is_one_of_too_many(ratios: Ratios, found: Candidate, places: PlaceMates) -> bool:
+    """Return whether those as slow since the first step are on too many machines for faults, and of no one
+    group: roles are not as they were learnt."""
+    levels = _levels(ratios, found)
+    if levels is None:
+        return False
+    slow = levels >= _HALF * float(levels[found.rank])
+    of_replica = ratios.batches is not None and ratios.batches.rule_out_stage(slow)
+    machines = np.unique(ratios.nodes.index[slow]).size
+    return machines >= _TOO_MANY and not (of_replica or places.in_one_group(slow))
+
+
 def _is_one_of_equals(ratios: Ratios, found: Candidate, places: PlaceMates) -> bool:
     """Return whether single ranks of several machines have been slower by the same since the first step: they
     are under one power limit, or of one kind. Faults of several are not of one size, and those of a group are
@@ -456,21 +469,11 @@ def _is_one_of_equals(ratios: Ratios, found: Candidate, places: PlaceMates) -> b
     size = float(levels[found.rank])
     equal = np.abs(levels - size) <= _EQUAL * size
     slow = levels >= _HALF * size
-    if _are_too_many(ratios, slow, places):
-        return True
     if not max(_POSITION, _MOST * np.count_nonzero(slow)) <= np.count_nonzero(equal):
         return False
     on = np.bincount(ratios.nodes.index, weights=equal)
     whole = (on >= MOST_OF_MACHINE * ratios.nodes.sizes) & (ratios.nodes.sizes > 1)
     return bool(np.count_nonzero(on) > 1 and not whole.any() and not places.in_one_group(equal))
-
-
-def _are_too_many(ratios: Ratios, slow: Bools, places: PlaceMates) -> bool:
-    """Return whether ranks ``slow`` since the first step [ranks] are on too many machines for faults, and of
-    no one group: roles are not as they were learnt."""
-    machines = np.unique(ratios.nodes.index[slow]).size
-    of_replica = ratios.batches is not None and ratios.batches.rule_out_stage(slow)
-    return machines >= _TOO_MANY and not (of_replica or places.in_one_group(slow))
 
 
 def _blocks_apart(x: Floats, length: int) -> Floats:

@@ -19,8 +19,9 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
 # Replicas of a job of which one may be slow since the start. Chosen: of a class of machines a job has more
-# than an eighth, and the neighbours of one rack may be one replica of few.
-MANY_REPLICAS = 8
+# than an eighth, and the neighbours of one rack may be one replica of few. Of six whose machines stand apart,
+# two slow machines are one replica by chance once in eleven times.
+MANY_REPLICAS, _SEVERAL_REPLICAS = 8, 6
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,15 @@ class Replicas:
         return whole[self.ranks.index]
 
     def is_one(self, ranks: Bools) -> bool:
-        """Return whether some ``ranks`` [ranks] are nearly all of one replica of many."""
-        if self.ranks.sizes.size < MANY_REPLICAS or not ranks.any():
+        """Return whether some ``ranks`` [ranks] are nearly all of one replica of many, or of several whose
+        machines are no neighbours."""
+        where = np.flatnonzero(ranks)
+        if not where.size or np.unique(self.ranks.index[where]).size > 1:
             return False
-        one = np.unique(self.ranks.index[ranks]).size == 1
-        return one and bool(self.whole(ranks)[ranks].all())
+        members = self.ranks.members_with(int(where[0]))
+        apart = members[-1] - members[0] >= members.size
+        least = _SEVERAL_REPLICAS if apart else MANY_REPLICAS
+        return self.ranks.sizes.size >= least and bool(self.whole(ranks)[where].all())
 
     def batch(self, ratio: Floats) -> Floats:
         """Return what the rest of each rank's replica deviates by; ``ratio``: log to peers, [..., ranks]."""

@@ -57,6 +57,10 @@ SURE_SIGMAS = 4.0
 # slow.
 UNLIKE_PEERS = 5.0
 
+# Chosen: classes of machines differ by as much (``node_effects``); of so many ranks the spread among healthy
+# ones is known to a tenth.
+_LEAST_OF_MANY, _MANY_KNOWN = 0.03, 64
+
 # Chosen: without a shared wall clock nothing holds ranks together, and a change must stand out by itself.
 ASYNCHRONOUS_SIGMAS = 3.0
 
@@ -197,7 +201,9 @@ def _least_effect(ratios: Ratios, found: Candidate) -> float:
         least = max(least, ASYNCHRONOUS_SIGMAS * found.sigma)
     if found.lasting:
         unlike = float(np.expm1(UNLIKE_PEERS * min(ratios.lasting_spread(), found.spread)))
-        least = max(least, config.min_effect_lasting, unlike)
+        # How much healthy ranks differ for good is known of many.
+        many = ratios.kind.kind == "fixed" and ratios.ranks >= _MANY_KNOWN
+        least = max(least, _LEAST_OF_MANY if many else config.min_effect_lasting, unlike)
     return max(least, _COARSE * ratios.resolution, SURE_SIGMAS * found.uncertainty)
 
 

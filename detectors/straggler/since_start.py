@@ -102,9 +102,9 @@ _MOST_FITTED = 256
 def slow_since_start(ratios: Ratios, timing: Timing, shared_work: SharedWork) -> list[Candidate]:
     """Return the ranks that have been far slower than their peers in ``timing`` since the first step seen.
 
-    They are one rank or those of one machine: several machines that differ from the start are a class of
-    machines. None where ranks have no peers, or do not wait for each other, and no ranks whose experts, on
-    this machine alone, may have more work.
+    They are one rank, those of one machine, or in compute those of one replica whose batches are known:
+    several other machines that differ from the start are a class of machines. None where ranks have no peers,
+    or do not wait for each other, and no ranks whose experts, on this machine alone, may have more work.
     """
     steps = ratios.history.count
     if steps > STEPS or _NATS_A_PLAIN_STEP * steps <= _EVIDENCE or ratios.source != "compute":
@@ -120,10 +120,11 @@ def slow_since_start(ratios: Ratios, timing: Timing, shared_work: SharedWork) ->
     steady = _is_steady(x, groups, comparable)
     found: Bools = comparable & (low > (_LEAST_STEADY if steady else _LEAST))
     nodes = ratios.nodes
-    if len(np.unique(nodes.index[found])) != 1:
+    machines = np.unique(nodes.index[found])
+    if not machines.size or (machines.size > 1 and not (timing == "compute" and _is_replica(ratios, found))):
         return []
     # A whole machine may compute under a power limit, one of its ranks does not.
-    whole = found.sum() >= max(2.0, MOST_OF_MACHINE * nodes.sizes[nodes.index[found][0]])
+    whole = machines.size > 1 or found.sum() >= max(2.0, MOST_OF_MACHINE * nodes.sizes[machines[0]])
     if whole and timing == "compute":
         found &= low > _LEAST_MACHINE
     proven = _evidence(low, x, comparable, steady=steady) > _EVIDENCE
@@ -131,6 +132,14 @@ def slow_since_start(ratios: Ratios, timing: Timing, shared_work: SharedWork) ->
     if timing == "compute":
         likely = [rank for rank in likely if not shared_work.may_explain(rank, found, batch_known=True)]
     return [_candidate(ratios, timing, rank, x) for rank in likely]
+
+
+def _is_replica(ratios: Ratios, found: Bools) -> bool:
+    """Return whether those found are a replica whose ranks report how much work they have."""
+    if ratios.replicas is None or not ratios.replicas.is_one(found):
+        return False
+    known = np.isfinite(_log_amounts(ratios, ratios.history.count)[0]).any(axis=0)
+    return bool(known[found].all())
 
 
 def _is_asynchronous(ratios: Ratios, steps: int) -> bool:

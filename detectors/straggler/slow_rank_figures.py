@@ -46,8 +46,14 @@ _LATELY = 20
 # Two standard errors (97.7 % one-sided) of a median, which has 1.25 of a mean's where steps are independent.
 _SURE = 2.0 * 1.25
 
+# Chosen: ranks of a machine that are slow at once. Of two, one may wait for the other.
+_MACHINE = 4
+
 # Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``gates``).
 _AS_SLOW = 0.5
+
+# Chosen, of a rank's excursions: steps in which it still is slow by what is usual of it now.
+_STILL_SEEN = 0.5
 
 # Chosen: steps seen before the onset, for the job's speed at that time to be known.
 _MIN_BEFORE = 10
@@ -84,6 +90,9 @@ def intermittent_rank(
         return None
     x = deviations(ratios, channel, "compute", steps)
     slow = x[:, rank] > SLOW_SIGMAS * channel.noise.sigma[rank]
+    # What is usual of a rank whose work lingered may be known better by now, and leave a single hiccup.
+    if np.count_nonzero(slow) < _STILL_SEEN * found.count:
+        return None
     effect = nan_median(x[slow])
     if not effect[rank] >= np.log1p(ratios.config.min_effect_uneven):
         return None
@@ -137,13 +146,28 @@ def matters(ratios: Ratios, found: Candidate, over: Bools) -> bool:
 def _is_large(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     if found.size >= (SMALL_EFFECT if found.steps >= _LASTS else small_effect(ratios)):
         return True
-    # Where many have the same work, the slowest healthy one of each step hides it.
-    hidden = ratios.kind.kind == "fixed" and ratios.ranks >= _MANY
-    if hidden and found.steps >= _LONG and found.size >= _LEAST_LONG:
-        return True
+    # Where many have the same work, the slowest healthy one of each step hides it; and healthy ranks of a
+    # machine seldom wander together.
+    small, with_it = found.size < math.log1p(ratios.config.min_effect), _with_machine(ratios, found)
+    if ratios.kind.kind == "fixed" and not (small or _follows(ratios, found, over)):
+        if with_it.sum() >= _MACHINE and found.steps >= _LATELY // 2:
+            return True
+        if ratios.ranks >= _MANY and found.steps >= (_LONG if found.size >= _LEAST_LONG else _LASTS):
+            return True
     # The ranks of a slow machine cross the threshold one by one.
-    over = over | alike(found.effect >= _AS_SLOW * found.size, ratios.nodes, found.rank)
+    over = over | with_it
     return job_ratio(ratios, found, over, job_pace=math.nan) >= 1.0 + _HARM * found.excess
+
+
+def _with_machine(ratios: Ratios, found: Candidate) -> Bools:
+    """Return who is slow with a rank, [ranks]: most of its machine, or itself."""
+    return alike(found.effect >= _AS_SLOW * found.size, ratios.nodes, found.rank)
+
+
+def _follows(ratios: Ratios, found: Candidate, over: Bools) -> bool:
+    """Return whether a rank of its machine is slow by much more, which it may wait for within its compute."""
+    more = over & (ratios.nodes.index == ratios.nodes.index[found.rank])
+    return bool((found.effect[more] * _AS_SLOW >= found.size).any())
 
 
 def job_pace_before(ratios: Ratios, found: Candidate) -> float:

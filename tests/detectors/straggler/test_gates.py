@@ -147,6 +147,44 @@ def test_a_small_slowdown_that_many_ranks_hide_is_reported_when_it_lasts(steps, 
     assert named(work) == expected
 
 
+@pytest.mark.parametrize(("steps", "expected"), [(80, set()), (120, {3})])
+def test_two_per_cent_among_many_ranks_are_reported_after_a_hundred_steps(steps, expected):
+    """By then healthy ranks are hardly as far off."""
+    work = np.exp(0.013 * np.random.default_rng(8).normal(size=(150 + steps, 400)))
+    work[150:, 3] *= 1.023
+    assert named(work) == expected
+
+
+@pytest.mark.parametrize(
+    ("slow", "expected"), [(range(8, 16), set(range(8, 16))), (range(4, 12), set())], ids=["one", "two"]
+)
+def test_a_machine_that_slows_by_little_at_once_is_reported_soon(slow, expected):
+    """Its eight ranks seldom wander together, as eight of two machines may."""
+    work = np.exp(0.012 * np.random.default_rng(8).normal(size=(180, 400)))
+    work[150:, list(slow)] *= 1.024
+    assert named(work) == expected
+
+
+@pytest.mark.parametrize("steps", [10.0, 60.0, 300.0])
+def test_hosts_that_wander_are_no_slow_machines(steps):
+    """All eight ranks of each are off by the same, by 0.6 % (sd) for so many steps."""
+    rng, keep = np.random.default_rng(0), np.exp(-1.0 / steps)
+    level, logs = 0.006 * rng.normal(size=32), []
+    for _ in range(600):
+        level = keep * level + np.sqrt(1 - keep**2) * 0.006 * rng.normal(size=32)
+        logs.append(np.repeat(level, 8) + 0.005 * rng.normal(size=256))
+    assert named(np.exp(logs)) == set()
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(128, {3}), (32, set())])
+def test_a_rank_that_always_was_three_per_cent_slower_is_reported_among_many(ranks, expected):
+    """How much healthy ones differ for good is known of many."""
+    rng = np.random.default_rng(8)
+    work = np.exp(0.004 * rng.normal(size=(120, ranks)) + 0.003 * rng.normal(size=ranks))
+    work[:, 3] = np.exp(0.004 * rng.normal(size=120)) * 1.034
+    assert named(work) == expected
+
+
 @pytest.mark.parametrize(("steps", "expected"), [(80, set()), (300, {4})], ids=["80 steps", "300 steps"])
 def test_in_uneven_work_a_small_slowdown_is_named_when_it_lasts(steps, expected):
     """Ranks that differ by 3 % in each step hide four per cent in one of them from the job, not for long."""

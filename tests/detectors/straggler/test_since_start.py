@@ -173,6 +173,30 @@ def test_without_coordinates_equal_amounts_show_that_a_machine_is_no_stage(facto
     assert named(detector(None), slow, tokens=np.full(RANKS, 1000.0)) == {}
 
 
+@pytest.mark.parametrize(
+    ("machines", "expected"), [((1, 7), True), ((1, 8), False), ((2, 3), False)], ids=["one", "two", "a rack"]
+)
+def test_one_of_six_replicas_may_be_slow_since_the_start(machines, expected):
+    """Two machines that stand apart are one replica seldom by chance; two neighbours may be of one rack."""
+    machine = np.arange(48) // 4
+    of_six = np.where(machine < 12, machine // 2 if machines == (2, 3) else machine % 6, 0)
+    amounts = np.exp(0.1 * np.random.default_rng(5).normal(size=(60, 6)))[:, of_six]
+    compute = np.exp(0.005 * np.random.default_rng(6).normal(size=(60, 48))) * amounts
+    slow = np.isin(machine, machines)
+    compute[:, slow] *= 1.6
+    core = StragglerDetector(48, None, nodes=machine)
+    nan = np.full(48, np.nan)
+    found: dict[int, int] = {}
+    for number, work in enumerate(compute):
+        times = StepTimes(
+            number=number, ts=np.full(48, 1e9 + 2.0 * number), step=np.full(48, work.max() + 0.1),
+            compute=work, wait=nan, data=nan, comm=nan, checkpoint=nan, tokens=1000 * amounts[number],
+        )  # fmt: skip
+        for one in core.update(times).slow:
+            found.setdefault(one.rank, number + 1)
+    assert found == (dict.fromkeys(np.flatnonzero(slow).tolist(), 5) if expected else {})
+
+
 def test_without_coordinates_a_stage_that_all_replicas_have_is_not_named():
     """Its ranks report the amounts of all replicas."""
     amounts = np.exp(0.1 * np.random.default_rng(5).normal(size=(60, 4)))[:, np.arange(RANKS) % 4]

@@ -5,6 +5,7 @@ import pytest
 
 from detectors.peers.ratios import StepTimes
 from detectors.peers.replicas import Replicas
+from detectors.peers.shards import Shards
 from detectors.straggler.step_detector import StragglerDetector
 from tests.detectors.straggler.step_times import of_compute
 
@@ -340,3 +341,23 @@ def test_ranks_that_come_and_go_on_several_machines_have_work_that_wanders():
     assert come_and_go([5, 17]) == {5, 17}
     assert come_and_go([4, 5, 6]) == {4, 5, 6}
     assert come_and_go([5, 17, 29]) == set()
+
+
+def test_an_expert_that_was_popular_leaves_no_rank_that_comes_and_goes():
+    """Its ranks rise again and again while it is; of what is usual of them by then, one step is far off."""
+    rng, part = np.random.default_rng(11), np.arange(12) % 4
+    shards = Shards.from_coords({"ep": part}, np.arange(12) // 10)
+    detector = StragglerDetector(12, np.zeros(12, dtype=np.intp), nodes=np.arange(12) // 10, shards=shards)
+    nan, ts, found = np.full(12, np.nan), 1000.0, set()
+    for s in range(260):
+        work = np.exp(0.005 * rng.normal(size=12))
+        hot = 3 if s < 44 or s >= 110 else 1
+        work[part == hot] *= 1.1 if s % 9 else 1.0
+        work[1] *= 1.2 if s == 93 else 1.0
+        ts += work.max()
+        times = StepTimes(
+            number=500 + s, ts=np.full(12, ts), step=np.full(12, work.max()), compute=work, wait=nan,
+            data=nan, comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        found |= {a.rank for a in detector.update(times).intermittent}
+    assert found == set()

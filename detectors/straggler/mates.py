@@ -17,7 +17,7 @@ from detectors.peers.peers import PeerGroups
 from detectors.peers.ratios import Ratios
 from detectors.robust import Floats, nan_median
 from detectors.straggler.candidate import SLOW_SIGMAS, Candidate, candidate, deviations, noise_of
-from detectors.straggler.core import Ints, Mates, SlowRank
+from detectors.straggler.core import Ints, Mates, SlowRank, Timing
 from detectors.straggler.gates import SURE_SIGMAS, has_more_work, waits_least
 from detectors.straggler.timing_channel import QUIET_STEPS, TimingChannel
 
@@ -134,10 +134,12 @@ def slow_with(
     confirmed: Iterable[Candidate],
     kinds: Iterable[Together],
     visited: Sequence[int],
+    *,
+    timing: Timing = "compute",
 ) -> list[Candidate]:
-    """Return the ranks that are slow in compute with ``confirmed`` ones, or with some found before, and take
-    them as slow: most of a machine, and all of a tensor-parallel group of which nobody is clearly slower.
-    Those ``visited`` are slow in turn, and not with it.
+    """Return the ranks that are slow in ``timing`` with ``confirmed`` ones, or with some found before, and
+    take them as slow: most of a machine, and all of a tensor-parallel group of which nobody is clearly
+    slower. Those ``visited`` are slow in turn, and not with it.
 
     Where all of a set are slow, the noise of each decides who crosses the threshold first: one by one they
     would pass for faults of their own.
@@ -149,7 +151,7 @@ def slow_with(
     # What needs a second kind of evidence is none against others.
     sure = over & channel.sure
     known = channel.raised & sure & (channel.scores() >= 1.0)
-    lately = _lately(ratios, channel) if ratios.settled % _AGAIN == 0 and known.any() else None
+    lately = _lately(ratios, channel, timing) if ratios.settled % _AGAIN == 0 and known.any() else None
     for kind in kinds:
         again = [] if lately is None else _with_others(kind, over, known, channel.size, lately)
         for rank in [*(r for r in fresh if sure[r]), *again]:
@@ -157,7 +159,7 @@ def slow_with(
             others = members[~over[members]]
             if not others.size:
                 continue
-            found = fresh.get(rank) or candidate(ratios, channel, "compute", rank)
+            found = fresh.get(rank) or candidate(ratios, channel, timing, rank)
             own = others[~np.isin(others, visited)]
             alike = _as_slow(ratios, channel, found, own, wait=kind.wait)
             if len(alike) + len(members) - len(others) < kind.share * len(members):
@@ -171,9 +173,9 @@ def slow_with(
     return mates
 
 
-def _lately(ratios: Ratios, channel: TimingChannel) -> Floats:
+def _lately(ratios: Ratios, channel: TimingChannel, timing: Timing) -> Floats:
     """Return by how much ranks were slow in the last steps, [ranks], by either question."""
-    change, lasting = (deviations(ratios, channel, "compute", _AGAIN, lasting=x) for x in (False, True))
+    change, lasting = (deviations(ratios, channel, timing, _AGAIN, lasting=x) for x in (False, True))
     slow: Floats = np.fmax(nan_median(change), nan_median(lasting))
     return slow
 
@@ -203,7 +205,7 @@ def _as_slow(
         for mate in mates
         if mate.size >= max(least * found.size, _EACH_SIGMAS * mate.uncertainty)
         and now[mate.rank] >= least * max(now[found.rank], _ALIKE * found.size)
-        and (wait or not _is_explained(ratios, mate))
+        and (wait or mate.timing != "compute" or not _is_explained(ratios, mate))
     ]
     if not alike:
         return []

@@ -102,7 +102,7 @@ _MOST_FITTED = 256
 def slow_since_start(ratios: Ratios, timing: Timing, shared_work: SharedWork) -> list[Candidate]:
     """Return the ranks that have been far slower than their peers in ``timing`` since the first step seen.
 
-    They are one rank, those of one machine, or in compute those of one replica whose batches are known:
+    They are one rank, those of one machine, or in compute those of one replica whose tokens are known:
     several other machines that differ from the start are a class of machines. None where ranks have no peers,
     or do not wait for each other, and no ranks whose experts, on this machine alone, may have more work.
     """
@@ -126,7 +126,7 @@ def slow_since_start(ratios: Ratios, timing: Timing, shared_work: SharedWork) ->
     # A whole machine may compute under a power limit, one of its ranks does not.
     whole = machines.size > 1 or found.sum() >= max(2.0, MOST_OF_MACHINE * nodes.sizes[machines[0]])
     if whole and timing == "compute":
-        found &= low > _LEAST_MACHINE
+        found &= low > (_LEAST_MACHINE if machines.size == 1 else _LARGE)
     proven = _evidence(low, x, comparable, steady=steady) > _EVIDENCE
     likely = [int(rank) for rank in np.flatnonzero(found & proven)]
     if timing == "compute":
@@ -135,7 +135,8 @@ def slow_since_start(ratios: Ratios, timing: Timing, shared_work: SharedWork) ->
 
 
 def _is_replica(ratios: Ratios, found: Bools) -> bool:
-    """Return whether those found are a replica whose ranks report how much work they have."""
+    """Return whether those found are a replica whose ranks report tokens, which leave some tenths of its
+    batches unexplained."""
     if ratios.replicas is None or not ratios.replicas.is_one(found):
         return False
     known = np.isfinite(_log_amounts(ratios, ratios.history.count)[0]).any(axis=0)

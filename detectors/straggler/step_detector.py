@@ -409,6 +409,9 @@ class StragglerDetector:
             )
             confirmed += self._mates.found(self.ratios, channel, confirmed, self._pass_together)
             confirmed += slow_with(self.ratios, channel, confirmed, self._together, self._moving.visited)
+        elif timing == "data":
+            machines = [kind for kind in self._together if not kind.wait]
+            confirmed += slow_with(self.ratios, channel, confirmed, machines, [], timing=timing)
         elif timing == "rest":
             confirmed = self._of_machine([found for found in confirmed if self._stalls_alone(found.rank)])
         for found in confirmed:

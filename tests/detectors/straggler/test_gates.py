@@ -185,6 +185,14 @@ def test_a_rank_that_always_was_three_per_cent_slower_is_reported_among_many(ran
     assert named(work) == expected
 
 
+@pytest.mark.parametrize("seed", [3, 34, 55])
+def test_ranks_of_a_long_tail_that_always_were_slower_are_no_faults(seed):
+    """Of lasting differences under Student's t the largest is far from the spread, not from the next one."""
+    rng = np.random.default_rng(seed)
+    lasting = 0.006 / np.sqrt(3) * rng.standard_t(3, size=64)
+    assert named(np.exp(0.004 * rng.normal(size=(160, 64)) + lasting)) == set()
+
+
 @pytest.mark.parametrize(("steps", "expected"), [(80, set()), (300, {4})], ids=["80 steps", "300 steps"])
 def test_in_uneven_work_a_small_slowdown_is_named_when_it_lasts(steps, expected):
     """Ranks that differ by 3 % in each step hide four per cent in one of them from the job, not for long."""

@@ -361,3 +361,23 @@ def test_an_expert_that_was_popular_leaves_no_rank_that_comes_and_goes():
         )  # fmt: skip
         found |= {a.rank for a in detector.update(times).intermittent}
     assert found == set()
+
+
+def test_a_machine_whose_loading_grows_is_found_with_the_first_of_its_ranks():
+    """Each of its ranks passes the threshold in another step, up to a minute apart."""
+    rng, slow = np.random.default_rng(11), np.arange(64) // 8 == 1
+    detector = StragglerDetector(64, np.zeros(64, dtype=np.intp), nodes=np.arange(64) // 8)
+    nan, ts, found = np.full(64, np.nan), 1000.0, dict[int, int]()
+    pace = np.where(slow, np.linspace(0.001, 0.003, 64), 0.0)
+    for s in range(260):
+        work = np.exp(0.02 * rng.normal(size=64))
+        data = 0.02 * np.exp(0.3 * rng.normal(size=64)) + pace * max(s - 150, 0)
+        ts += 1.2
+        times = StepTimes(
+            number=500 + s, ts=np.full(64, ts), step=np.full(64, 1.2), compute=work, wait=nan, data=data,
+            comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        for one in detector.update(times).slow:
+            found.setdefault(one.rank, s)
+    assert sorted(found) == np.flatnonzero(slow).tolist()
+    assert max(found.values()) - min(found.values()) <= 5

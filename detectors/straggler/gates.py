@@ -203,15 +203,15 @@ def _least_effect(ratios: Ratios, found: Candidate) -> float:
     if found.lasting:
         unlike = float(np.expm1(UNLIKE_PEERS * min(ratios.lasting_spread(), found.spread)))
         lasting = config.min_effect_lasting
-        if fixed and ratios.ranks >= _MANY_KNOWN and _stands_out(found):
+        if fixed and ratios.ranks >= _MANY_KNOWN and _is_the_only_one(found):
             far = float(np.expm1(_FAR_OFF * ratios.lasting_spread()))
             lasting = min(lasting, max(_LEAST_OF_MANY, far))
         least = max(least, lasting, unlike)
     return max(least, _COARSE * ratios.resolution, SURE_SIGMAS * found.uncertainty)
 
 
-def _stands_out(found: Candidate) -> bool:
-    """Return whether no other rank, of its machine neither, is nearly as slow."""
+def _is_the_only_one(found: Candidate) -> bool:
+    """Return whether no other rank is nearly as slow, on its machine or elsewhere."""
     return int(np.count_nonzero(found.effect >= _NEXT * found.size)) <= 1
 
 

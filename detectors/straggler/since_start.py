@@ -19,6 +19,8 @@ compilation and loading, which fill some of the first steps, and the bound on a 
 is named before its eleventh step, its fifth one at 1.5 times the time of its peers, or its third one at twice
 that. In steady work, in which ranks of a role lie within 2 %, no batches are uneven: b = 3.5 and low > ln
 1.05 (computing machines: ln 1.08), from the eighth step on, or the fifth if all of them were slow.
+
+A replica over several machines, of which tokens are known, needs low > ln 1.5.
 """
 
 import math

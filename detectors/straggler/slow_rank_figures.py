@@ -139,8 +139,8 @@ def matters(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     """Return whether a slowdown costs its job a part of it, where it is small.
 
     Healthy ranks wander by as much for tens of steps, and what delays no step need not be reported unless it
-    lasts; in uneven work a rank delays few steps, and its slowdown is reported when it lasts for longer. One
-    that grows is as large as it is lately.
+    lasts; in uneven work a rank delays few steps, and its slowdown is reported when it lasts for longer. That
+    of most of a machine at once needs neither. One that grows is as large as it is lately.
     """
     x = found.x[-_LATELY:]
     lately = replace(found, x=x, effect=nan_median(x) - _SURE * found.sigma / math.sqrt(len(x)))
@@ -150,7 +150,7 @@ def matters(ratios: Ratios, found: Candidate, over: Bools) -> bool:
 def _is_large(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     if found.size >= (SMALL_EFFECT if found.steps >= _LASTS else small_effect(ratios)):
         return True
-    with_it = _with_machine(ratios, found)
+    with_it = alike(found.effect >= _AS_SLOW * found.size, ratios.nodes, found.rank)
     if ratios.kind.kind == "fixed" and found.size >= math.log1p(ratios.config.min_effect):
         # Where many have the same work, the slowest healthy one of each step hides it.
         hidden = ratios.ranks >= _MANY
@@ -163,11 +163,6 @@ def _is_large(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     # The ranks of a slow machine cross the threshold one by one.
     over = over | with_it
     return job_ratio(ratios, found, over, job_pace=math.nan) >= 1.0 + _HARM * found.excess
-
-
-def _with_machine(ratios: Ratios, found: Candidate) -> Bools:
-    """Return who is slow with a rank, [ranks]: most of its machine, or itself."""
-    return alike(found.effect >= _AS_SLOW * found.size, ratios.nodes, found.rank)
 
 
 def job_pace_before(ratios: Ratios, found: Candidate) -> float:

@@ -31,13 +31,14 @@ def named(core, compute, *, tokens=None, wait=None, data=None):
 
     ``tokens`` are [ranks] or [steps, ranks], ``data`` seconds of each rank.
     """
-    nan = np.full(RANKS, np.nan)
+    ranks = compute.shape[1]
+    nan = np.full(ranks, np.nan)
     found: dict[int, int] = {}
     for number, work in enumerate(compute):
         times = StepTimes(
             number=number,
-            ts=np.full(RANKS, 1e9 + 2.0 * number),
-            step=np.full(RANKS, work.max() + 0.1),
+            ts=np.full(ranks, 1e9 + 2.0 * number),
+            step=np.full(ranks, work.max() + 0.1),
             compute=work,
             wait=nan if wait is None else wait[number],
             data=nan if data is None else data,
@@ -187,16 +188,7 @@ def test_one_of_six_replicas_may_be_slow_since_the_start(machines, factor, expec
     compute = np.exp(0.005 * np.random.default_rng(6).normal(size=(60, 48))) * amounts
     slow = np.isin(machine, machines)
     compute[: 20 if factor < 1.5 else 60, slow] *= factor
-    core = StragglerDetector(48, None, nodes=machine)
-    nan = np.full(48, np.nan)
-    found: dict[int, int] = {}
-    for number, work in enumerate(compute):
-        times = StepTimes(
-            number=number, ts=np.full(48, 1e9 + 2.0 * number), step=np.full(48, work.max() + 0.1),
-            compute=work, wait=nan, data=nan, comm=nan, checkpoint=nan, tokens=1000 * amounts[number],
-        )  # fmt: skip
-        for one in core.update(times).slow:
-            found.setdefault(one.rank, number + 1)
+    found = named(StragglerDetector(48, None, nodes=machine), compute, tokens=1000 * amounts)
     assert found == (dict.fromkeys(np.flatnonzero(slow).tolist(), 5) if expected else {})
 
 

@@ -1,5 +1,7 @@
 """Ranks that are slow for good, and ranks that merely differ."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -348,18 +350,14 @@ def test_an_expert_that_was_popular_leaves_no_rank_that_comes_and_goes():
     rng, part = np.random.default_rng(11), np.arange(12) % 4
     shards = Shards.from_coords({"ep": part}, np.arange(12) // 10)
     detector = StragglerDetector(12, np.zeros(12, dtype=np.intp), nodes=np.arange(12) // 10, shards=shards)
-    nan, ts, found = np.full(12, np.nan), 1000.0, set()
+    ts, found = 1000.0, set()
     for s in range(260):
         work = np.exp(0.005 * rng.normal(size=12))
         hot = 3 if s < 44 or s >= 110 else 1
         work[part == hot] *= 1.1 if s % 9 else 1.0
         work[1] *= 1.2 if s == 93 else 1.0
         ts += work.max()
-        times = StepTimes(
-            number=500 + s, ts=np.full(12, ts), step=np.full(12, work.max()), compute=work, wait=nan,
-            data=nan, comm=nan, checkpoint=nan, tokens=nan,
-        )  # fmt: skip
-        found |= {a.rank for a in detector.update(times).intermittent}
+        found |= {a.rank for a in detector.update(of_compute(500 + s, ts, work)).intermittent}
     assert found == set()
 
 
@@ -367,16 +365,13 @@ def test_a_machine_whose_loading_grows_is_found_with_the_first_of_its_ranks():
     """Each of its ranks passes the threshold in another step, up to a minute apart."""
     rng, slow = np.random.default_rng(11), np.arange(64) // 8 == 1
     detector = StragglerDetector(64, np.zeros(64, dtype=np.intp), nodes=np.arange(64) // 8)
-    nan, ts, found = np.full(64, np.nan), 1000.0, dict[int, int]()
+    ts, found = 1000.0, dict[int, int]()
     pace = np.where(slow, np.linspace(0.001, 0.003, 64), 0.0)
     for s in range(260):
         work = np.exp(0.02 * rng.normal(size=64))
         data = 0.02 * np.exp(0.3 * rng.normal(size=64)) + pace * max(s - 150, 0)
         ts += 1.2
-        times = StepTimes(
-            number=500 + s, ts=np.full(64, ts), step=np.full(64, 1.2), compute=work, wait=nan, data=data,
-            comm=nan, checkpoint=nan, tokens=nan,
-        )  # fmt: skip
+        times = replace(of_compute(500 + s, ts, work), data=data)
         for one in detector.update(times).slow:
             found.setdefault(one.rank, s)
     assert sorted(found) == np.flatnonzero(slow).tolist()

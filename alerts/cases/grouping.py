@@ -3,6 +3,7 @@
 Where rows name no node it may be a likely one (``likely_node``).
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 
 from alerts.cases import tensor_group
@@ -16,6 +17,10 @@ _ONE_GPU = ("rank", "gpu")
 
 # Chosen: a rank that is half again as slow as its node has something of its own.
 _AS_SLOW = 1.5
+
+# Chosen: what slows a whole node slows its ranks by about the same, measured in few steps; some of them that
+# are slow by more times as much have something of their own.
+_ALIKE = 3.0
 
 
 def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
@@ -151,7 +156,14 @@ def _fill_node(slow: tuple[Case, ...], config: FindingConfig) -> bool:
     jobs = _jobs_of(slow)
     if not (slow[0].subject.node or equally_slow(slow)):
         return False
-    return _elsewhere(jobs) and len(slow) >= config.node_group_share * _running(jobs)
+    return _elsewhere(jobs) and _alike(slow) >= config.node_group_share * _running(jobs)
+
+
+def _alike(slow: tuple[Case, ...]) -> int:
+    """Return how many of the slow ranks are about equally slow, with those of which no times are known."""
+    sizes = sorted(size for case in slow if (size := _slowdown(case)) is not None)
+    alike = max((bisect_right(sizes, _ALIKE * size) - n for n, size in enumerate(sizes)), default=0)
+    return len(slow) - len(sizes) + alike
 
 
 def _jobs_of(slow: Iterable[Case]) -> list[Suspicion]:

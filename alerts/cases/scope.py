@@ -25,11 +25,16 @@ class Scope:
         return Scope({**self.cases, case.key: case})
 
 
+def job_scope(cluster: str, job: str | None) -> str:
+    """Return the key of what concerns a whole job."""
+    return f"{cluster}/job/{job}"
+
+
 def scope_key(s: Suspicion) -> str:
     """Return what the suspicion's cause may share with others: its job, node or ranks, else only itself."""
     subject = s.subject
     if subject.type == "job" or kind_of(s.kind).of_job:
-        return f"{s.cluster}/job/{subject.job_id}"
+        return job_scope(s.cluster, subject.job_id)
     if subject.node:
         return f"{s.cluster}/node/{subject.node}"
     if subject.rank is None:

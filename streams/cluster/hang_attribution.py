@@ -17,13 +17,14 @@ once a second. Whether a cause is found is measured by ``python -m benchmarks qu
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from alerts.cases.case import Case
 from alerts.cases.lifecycle import LIVE, NOTIFIED
+from alerts.cases.scope import job_scope
 from alerts.config import FindingConfig
 from alerts.finding import BlastRadius, Finding
 from alerts.kind import Standing
@@ -50,7 +51,8 @@ AWAITED_SECONDS = 7.0
 # record a second).
 _UNHEARD_SECONDS = 5.0
 
-# Time between two clean-ups of jobs without reports (chosen: they cost memory only).
+# Time between two clean-ups, and without a report after which a job is forgotten where nothing is held
+# against it (chosen: longer than records come late, and they cost memory only).
 PRUNE_SECONDS = 3600.0
 
 
@@ -153,15 +155,17 @@ class HangAttribution:
         """Drop the hangs of the finding of dedup key ``key``; one that is over stays with its finding."""
         self._parts = {k: part for k, part in self._parts.items() if part[0] != key}
 
-    def prune(self, now: float) -> None:
-        """Drop, once an hour, the jobs without a report for as long as a finding may stay open."""
+    def prune(self, now: float, *, asked: Container[str]) -> None:
+        """Drop, once an hour, the jobs without a report for an hour, but for those whose scopes (keys) are
+        ``asked`` about."""
         if now < self._pruned_at + PRUNE_SECONDS:
             return
         self._pruned_at = now
-        oldest = now - self._config.open_expires_after_seconds
-        for key in [k for k, nodes in self._runs.items() if max(last for _, last in nodes.values()) < oldest]:
-            del self._runs[key]
-            self._voting.pop(key, None)
+        for (cluster, job), nodes in list(self._runs.items()):
+            silent = max(last for _, last in nodes.values()) < now - PRUNE_SECONDS
+            if silent and job_scope(cluster, job) not in asked:
+                del self._runs[cluster, job]
+                self._voting.pop((cluster, job), None)
 
 
 def leading(causes: Iterable[Case], hang: Case, finding: Finding, config: FindingConfig) -> Case | None:

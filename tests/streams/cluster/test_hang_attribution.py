@@ -382,15 +382,16 @@ def test_nobody_is_told_twice_when_the_fault_is_over_first():
 
 
 def test_jobs_long_gone_are_forgotten():
-    """Where a job ran is kept for as long as a finding may stay open, and no longer."""
+    """Where a job ran is kept while its nodes are heard of or it is asked about, and for an hour after."""
     joints = HangAttribution(FindingConfig())
     for s in announced():
         joints.runs(s.subject, s.ts)
     stopped = update(None, hang()[0], FindingConfig())
     assert stopped is not None
-    joints.prune(T0 + 47 * 3600)
+    joints.prune(T0 + 3600, asked=())
+    joints.prune(T0 + 9 * 3600, asked={"c/job/j1"})
     assert joints.nodes_of(stopped, T0 + STOP) == [*NODES]
-    joints.prune(T0 + 49 * 3600)
+    joints.prune(T0 + 10 * 3600, asked={"c/job/j2"})
     assert joints.nodes_of(stopped, T0 + STOP) == []
 
 

@@ -258,6 +258,19 @@ def test_a_few_ranks_of_a_node_are_no_node(changes):
     assert [f.subject.rank for f in versions if f.status == "open"] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("less", "types"), [(1.09, ["rank"]), (1.11, ["node"])])
+def test_half_of_a_node_that_is_far_slower_than_the_rest_has_something_of_its_own(less, types):
+    """A power limit slows all of them by a tenth; the two that are slow by a third are not the whole node."""
+    ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(4)]
+    ratios = (1.3, 1.3, less, less)
+    said = (
+        slow(10, subject=r, overwhelming=True, ranks_on_node=4, slowdown_ratio=ratio)
+        for r, ratio in zip(ranks, ratios, strict=True)
+    )
+    _, versions = run(*said)
+    assert sorted({f.subject.type for f in versions if f.status == "open"}) == types
+
+
 def ranks_in_a_row(first, ratios, **changes):
     """Ranks of rows without nodes that slow down together, of a job of two times eight."""
     ranks = [Subject(type="rank", cluster="c", rank=first + i, job_id="j1") for i in range(len(ratios))]

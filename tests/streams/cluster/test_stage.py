@@ -689,3 +689,22 @@ def test_dead_exporter_is_no_dead_node():
     last, _ = run(stale, silent, missing, until=40)
     assert [kind for (kind, _), f in last.items() if f.status == "open"] == ["exporter.stale"]
     assert last["exporter.stale", "node"].severity == "warning"
+
+
+@pytest.mark.parametrize(("rows_back", "told"), [(960.0, []), (2000.0, [1220.0])])
+def test_rows_that_come_with_the_next_step_after_telemetry_is_back_are_not_missed(rows_back, told):
+    """They are waited for until the finding about the telemetry has ended: a step takes its time."""
+    node = msgspec.structs.replace(RANK, rank=None, gpu_index=None, type="node")
+    absent = {"subject": node, "family": "silence", "detector": "silence", "job_slowdown_ratio": None}
+    silent = slow(20, kind="exporter.stale", **absent)
+    heard = msgspec.structs.replace(silent, state="clear", ts=T0 + 920)
+    gone = {"kind": "hang.rank_missing", "family": "silence", "detector": "step_progress"}
+    missing = slow(60, overwhelming=True, **gone)
+    back = msgspec.structs.replace(missing, state="clear", ts=T0 + rows_back)
+    still = [msgspec.structs.replace(missing, ts=T0 + ts) for ts in range(300, int(rows_back), 300)]
+    stage = FindingStage()
+    for s in (silent, missing, *still, heard, back):
+        stage.process(s)
+    versions = [f for second in range(3000) for f in stage.tick(T0 + second)]
+    opened = [f for f in versions if f.status == "open" and f.kind == gone["kind"]]
+    assert sorted({f.detected_at - T0 for f in opened}) == told

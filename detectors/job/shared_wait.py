@@ -9,6 +9,8 @@ W = min over ranks of the wait in each step [s]; of the wait for data what more 
 least, for then there is nobody to compare them with. It has become longer when 90 % of the last steps (10,
 and 20 seconds, at least) exceed m + 5 sigma, with median m and robust sd sigma (1 % of a step at least) of
 the steps before, and step / (step - (W - m)) >= 1.10; it goes on while half of the last 10 steps exceed it.
+Five steps are enough where the job takes twice as long. Waits for data may also come in bursts, as from
+storage under the load of others: three and more of them in the last five minutes that cost as much together.
 Only a rise without a change of the work counts, and none while a rank has fallen silent.
 """
 
@@ -37,6 +39,17 @@ MIN_JOB_SLOWDOWN = 1.10
 # Steps and time a wait must have been longer for. Chosen: pauses of a few seconds are usual, whatever a step
 # takes.
 STEPS, LASTS_SECONDS = 10, 20.0
+
+# Steps that are enough where the job takes so many times as long. Chosen: more than are long when the workers
+# that load data start again, as between epochs.
+_FEW_STEPS, _MUCH_SLOWER = 5, 2.0
+
+# Time and least number of steps in which bursts count together, how many, and their least steps in all.
+# Chosen: a burst each minute shows, and two may be one that was interrupted.
+_BURSTS_SECONDS, _BURSTS_STEPS, _BURSTS, _STEPS_OF_BURSTS = 300.0, 40, 3, 6
+
+# Times the longest time from one burst to the next after which they are over. Chosen: one of them is missed.
+_MISSED_BURSTS = 2.0
 
 # Chosen: steps from which the median absolute deviation of a wait is known to a fifth.
 _LEAST_PAST = 40
@@ -111,24 +124,71 @@ class SharedWaitWatch:
 
     def look(self, ratios: Ratios) -> SharedWait | None:
         """Return the longer wait that the last steps show, or None."""
-        waited, step, work, ts = (self._steps.last(name, self._steps.count)[:, 0] for name in _SERIES)
+        found = self._lasting(ratios, STEPS, MIN_JOB_SLOWDOWN)
+        if found is None and self._began:
+            found = self._lasting(ratios, _FEW_STEPS, _MUCH_SLOWER)
+        if found is None and self._wait == "input":
+            found = self._in_bursts(ratios)
+        self._before = None if found is None else found[0]
+        return None if found is None else found[1]
+
+    @property
+    def _began(self) -> bool:
+        return self._before is None
+
+    def _lasting(self, ratios: Ratios, steps: int, least: float) -> tuple[_Past, SharedWait] | None:
+        """Return what was usual before, and the wait that nearly all of the last ``steps`` show."""
+        waited, step, work, ts = self._series()
         # Of steps so short that the history holds no more time, as many as leave a past.
-        recent = max(STEPS, min(int((ts > ts[-1] - LASTS_SECONDS).sum()), len(ts) - _LEAST_PAST))
+        recent = max(steps, min(int((ts > ts[-1] - LASTS_SECONDS).sum()), len(ts) - _LEAST_PAST))
         if len(ts) < recent + _LEAST_PAST:
             return None
-        began = self._before is None
         past = self._before or _past(waited[:-recent], step[:-recent], work[:-recent])
         high = waited > past.limit
-        longest, share = (recent, _SHARE_BEGINS) if began else (STEPS, _SHARE_GOES_ON)
-        shows = bool(np.mean(high[-longest:]) >= share)
-        now, usual = float(nan_median(waited[-STEPS:])), float(nan_median(step[-STEPS:]))
+        longest, share = (recent, _SHARE_BEGINS) if self._began else (steps, _SHARE_GOES_ON)
+        if not np.mean(high[-longest:]) >= share:
+            return None
+        now, usual = float(nan_median(waited[-steps:])), float(nan_median(step[-steps:]))
         of_job = float(slowdown(usual, now - past.seconds))
-        if began and shows:
-            # Negated: where compute is not known, it may have changed.
-            changed = not abs(float(nan_median(work[-STEPS:])) - past.work) <= _SAME_WORK
-            shows = of_job >= MIN_JOB_SLOWDOWN and not changed and not _someone_fell_silent(ratios, recent)
-        self._before = past if shows else None
-        return SharedWait(now, past.seconds, of_job, high) if shows else None
+        if self._began and (of_job < least or self._may_be_work(ratios, past, recent)):
+            return None
+        return past, SharedWait(now, past.seconds, of_job, high)
+
+    def _in_bursts(self, ratios: Ratios) -> tuple[_Past, SharedWait] | None:
+        """Return what was usual before, and the wait that steps show again and again."""
+        waited, step, work, ts = self._series()
+        lately = max(_BURSTS_STEPS, int((ts > ts[-1] - _BURSTS_SECONDS).sum()))
+        lately = min(lately, len(ts) - _LEAST_PAST)
+        if lately < _BURSTS_STEPS:
+            return None
+        past = self._before or _past(waited[:-lately], step[:-lately], work[:-lately])
+        high = waited > past.limit
+        high[:-lately] = False
+        begins = np.flatnonzero(high & ~np.append(False, high[:-1]))
+        if len(begins) < _BURSTS or high.sum() < _STEPS_OF_BURSTS:
+            return None
+        apart, last = float(np.nanmax(np.diff(ts[begins]))), int(np.flatnonzero(high)[-1])
+        if ts[-1] - ts[last] > _MISSED_BURSTS * apart:
+            return None
+        first = int(begins[0])
+        lost = float(np.nansum((waited - past.seconds)[high]))
+        of_job = float(slowdown(float(np.nansum(step[first:])), lost))
+        if of_job < MIN_JOB_SLOWDOWN or (self._began and self._may_be_work(ratios, past, lately)):
+            return None
+        now = float(nan_median(waited[high]))
+        # Between two bursts it has not ended.
+        high[first:] = True
+        return past, SharedWait(now, past.seconds, of_job, high)
+
+    def _series(self) -> list[Floats]:
+        return [self._steps.last(name, self._steps.count)[:, 0] for name in _SERIES]
+
+    def _may_be_work(self, ratios: Ratios, past: _Past, recent: int) -> bool:
+        """Return whether the work has changed, or a rank that all wait for has fallen silent."""
+        work = self._steps.last("work", STEPS)[:, 0]
+        # Negated: where compute is not known, it may have changed.
+        changed = not abs(float(nan_median(work)) - past.work) <= _SAME_WORK
+        return changed or _someone_fell_silent(ratios, recent)
 
 
 def shared_seconds(ratios: Ratios, wait: Wait) -> float:

@@ -24,9 +24,11 @@ def waiting(
     silent=ONSET,
     usual=0.05,
     grows=0,
+    burst=1,
+    every=1,
 ):
     """Return a job whose ranks, or ``one`` of them, or the ``first`` ones, wait ``longer`` for data from
-    ONSET on.
+    ONSET on, in the first ``burst`` of ``every`` so many steps.
 
     ``silent_ranks`` ranks send nothing from the step of ``silent`` on; of the others a twentieth of the rows
     is lost.
@@ -37,6 +39,7 @@ def waiting(
     data = usual * np.exp(0.2 * rng.normal(size=compute.shape))
     rise = np.minimum(np.arange(1, STEPS - ONSET + 1) / max(grows, 1), 1.0)[:, None]
     ranks = slice(first) if one is None else slice(one, one + 1)
+    rise *= (np.arange(len(rise)) % every < burst)[:, None]
     data[ONSET:until, ranks] += (longer * rise)[: len(data[ONSET:until])]
     step = np.repeat((compute + data).max(axis=1, keepdims=True) + 0.02, RANKS, axis=1)
     wait = step - compute - data - 0.02
@@ -73,6 +76,38 @@ def test_a_wait_that_lasts_is_not_forgotten():
     """What was usual before stays what it is compared with, long after the history holds it no more."""
     table = waiting(0.3)
     assert [s.state for s in run(table) if s.state != "update"] == ["raise"]
+
+
+def test_waits_for_data_in_bursts_are_one_finding_about_the_job():
+    """Storage stalls each step for three in ten: it is dated by the first burst, lasts, and then ends."""
+    table = waiting(3.0, burst=3, every=10, until=300)
+    raised, cleared = (s for s in run(table) if s.state != "update")
+    assert (raised.state, cleared.state, list(raised.hypotheses)) == ("raise", "clear", ["data"])
+    usual = float(np.median(table.step[:ONSET]))
+    assert raised.job_slowdown_ratio == pytest.approx(1 + 0.3 * 3.0 / usual, rel=0.25)
+    assert abs(steps_between(table, table.ts[ONSET], raised.onset)) <= 2
+    assert steps_between(table, table.ts[ONSET], raised.ts) <= 30
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        waiting(3.0, burst=3, every=10, until=ONSET + 20),
+        waiting(0.3, burst=1, every=20),
+        waiting(3.0, burst=3, every=10, reported=False),
+    ],
+    ids=["two bursts", "the first step of each epoch", "not known to be for data"],
+)
+def test_few_short_or_unreported_bursts_are_no_finding(table):
+    """A burst may be a pause, what costs the job a few per cent is usual, and ranks may save meanwhile."""
+    assert job_level(run(table)) == []
+
+
+def test_a_wait_that_doubles_the_steps_is_found_after_five():
+    """Of a step of a minute that becomes two, ten would be twenty minutes."""
+    table = waiting(6.0)
+    (raised,) = job_level(run(table))
+    assert steps_between(table, table.ts[ONSET], raised.ts) <= 10
 
 
 @pytest.mark.parametrize("silent", [0, 20])

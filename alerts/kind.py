@@ -70,7 +70,8 @@ class Kind:
     silence_counts: bool = False
     """Missing telemetry is evidence for it; for other kinds, about parts of a node, it is none."""
     not_beside: tuple[str, ...] = ()
-    """It opens no finding until these kinds have ended in its scope: they may be all there is to it."""
+    """It opens no finding while one of these kinds is active in its scope, and for two minutes after that:
+    they may be all there is to it."""
     steps_confirm: bool = False
     """What hardware shows of this kind counts only once slow steps confirm it."""
     excused_by_plan: bool = False

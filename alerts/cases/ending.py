@@ -19,6 +19,9 @@ from alerts.reasoning.fusion import cause
 # known of the job it is kept for so long. Chosen: longer than onsets are dated back, to a planned change.
 ASIDE_SECONDS = 3600.0
 
+# After a node's telemetry is back, for rows that come with the next step. Chosen: two steps of a minute.
+BACK_SECONDS = 120.0
+
 
 def deadline_of(scope: Scope, case: Case, config: FindingConfig) -> float:
     """Return the event time at which a case changes if nothing else comes in."""
@@ -61,17 +64,21 @@ def expire(scope: Scope, key: str, at: float, config: FindingConfig) -> Scope:
 def held_until(scope: Scope, case: Case, config: FindingConfig) -> float:
     """Return when a case with enough evidence opens.
 
-    At once, unless it may be one of many of its group, node, rack or switch, or part of something worse.
+    At once, unless it may be one of many of its group, node, rack or switch, part of something worse, or no
+    more than telemetry that was away.
     """
     if case.ready_at is None:
         return math.inf
+    others = (c for c in scope.cases.values() if c.kind in case.rule.not_beside)
+    heard = max((c.cleared_at for c in others if c.cleared_at is not None), default=-math.inf)
+    ready_at = max(case.ready_at, heard + BACK_SECONDS)
     if held_for_others(case, scope.cases, config):
         # Ranks that are equally slow cross the threshold at different steps: the later, the further apart.
         taken = config.node_hold_share * (case.ready_at - case.since)
-        return case.ready_at + min(max(taken, 0.0), max(config.node_hold_seconds, 2.0 * vagueness(case)))
+        return ready_at + min(max(taken, 0.0), max(config.node_hold_seconds, 2.0 * vagueness(case)))
     placed = case.subject.rack is not None or case.subject.switch is not None
     held = (placed and case.rule.held_for_domain) or case.rule.trace
-    return case.ready_at + (config.hold_seconds if held else 0.0)
+    return ready_at + (config.hold_seconds if held else 0.0)
 
 
 def _nothing_to_reopen(scope: Scope) -> bool:

@@ -18,9 +18,9 @@ _ONE_GPU = ("rank", "gpu")
 # Chosen: a rank that is half again as slow as its node has something of its own.
 _AS_SLOW = 1.5
 
-# Chosen: what slows a whole node slows its ranks by about the same, measured in few steps; some of them that
-# are slow by more times as much have something of their own.
-_ALIKE = 3.0
+# Chosen: what slows a whole node slows its ranks by about the same, measured in few steps. Some that are
+# slowed by more times as much as others have a cause of their own, unless both are small.
+_ALIKE, _NEARLY = 3.0, 0.05
 
 
 def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
@@ -162,7 +162,8 @@ def _fill_node(slow: tuple[Case, ...], config: FindingConfig) -> bool:
 def _alike(slow: tuple[Case, ...]) -> int:
     """Return how many of the slow ranks are about equally slow, with those of which no times are known."""
     sizes = sorted(size for case in slow if (size := _slowdown(case)) is not None)
-    alike = max((bisect_right(sizes, _ALIKE * size) - n for n, size in enumerate(sizes)), default=0)
+    reach = (max(_ALIKE * size, size + _NEARLY) for size in sizes)
+    alike = max((bisect_right(sizes, most) - n for n, most in enumerate(reach)), default=0)
     return len(slow) - len(sizes) + alike
 
 

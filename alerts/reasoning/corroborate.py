@@ -24,7 +24,7 @@ def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> b
     if rule.hang:
         return hang.is_hang(_no_progress(case), _of_nodes(others))
     others = tuple(others)
-    if any(other.live and other.kind in rule.not_beside for other in others):
+    if any(other.active and other.kind in rule.not_beside for other in others):
         return False
     suspicions = case.suspicions()
     if rule.opens_alone or any(s.overwhelming for s in suspicions):

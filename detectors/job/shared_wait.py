@@ -5,13 +5,15 @@ it is for data that come late everywhere, or for something outside of the ranks 
 what ``slow_network`` cannot: waits outside of collectives, and those that come from nothing, where there is
 no usual time to take a ratio to.
 
-W = min over ranks of the wait in each step [s]; of the wait for data what more than half of the ranks take at
-least, for then there is nobody to compare them with. It has become longer when 90 % of the last steps (10,
-and 20 seconds, at least) exceed m + 5 sigma, with median m and robust sd sigma (1 % of a step at least) of
-the steps before, and step / (step - (W - m)) >= 1.10; it goes on while half of the last 10 steps exceed it.
-Five steps are enough where the job takes twice as long. Waits for data may also come in bursts, as from
-storage under the load of others: three and more of them in the last five minutes that cost as much together.
-Only a rise without a change of the work counts, and none while a rank has fallen silent.
+W = min over ranks of the wait in each step [s]; of the wait for data what more than half of the ranks take
+at least, for then there is nobody to compare them with. It has become longer when 90 % of the last steps
+(10, and 20 seconds, at least) exceed m + 5 sigma, with median m and robust sd sigma (1 % of a step at least)
+of the steps before, and step / (step - (W - m)) >= 1.10; it goes on while half of the last 10 steps exceed
+it. Five steps are enough where the job takes twice as long. Waits for data may also come in bursts, as from
+storage under the load of others: three and more, some steps apart, in the last five minutes (40 to 216
+steps), for which the job takes 1.10 times as long as it did for those before. They are over when twice the
+longest time between two has passed without one. Only a rise without a change of the work counts, and none
+while a rank has fallen silent.
 """
 
 import math
@@ -44,9 +46,13 @@ STEPS, LASTS_SECONDS = 10, 20.0
 # that load data start again, as between epochs.
 _FEW_STEPS, _MUCH_SLOWER = 5, 2.0
 
-# Time and least number of steps in which bursts count together, how many, and their least steps in all.
-# Chosen: a burst each minute shows, and two may be one that was interrupted.
-_BURSTS_SECONDS, _BURSTS_STEPS, _BURSTS, _STEPS_OF_BURSTS = 300.0, 40, 3, 6
+# In which bursts count together. Chosen: five minutes have several of those that come each minute, and at
+# least as many steps as a past has.
+_BURSTS_SECONDS, _BURSTS_STEPS = 300.0, 40
+
+# How many bursts, of how many steps in all, and how many steps are between two. Chosen: a longer wait may
+# have single quick steps in it, and two bursts may be one that was interrupted.
+_BURSTS, _STEPS_OF_BURSTS, _BETWEEN = 3, 6, 3
 
 # Times the longest time from one burst to the next after which they are over. Chosen: one of them is missed.
 _MISSED_BURSTS = 2.0
@@ -80,12 +86,14 @@ class SharedWait:
     ``usual`` before.
 
     The job takes ``job_slowdown`` times as long for it; ``high`` [steps settled] are the steps that show it.
+    In ``bursts`` they are all since the first one, of which those with a longer wait have ``seconds``.
     """
 
     seconds: float
     usual: float
     job_slowdown: float
     high: Bools
+    bursts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,15 @@ class _Past:
     seconds: float
     limit: float
     work: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Bursts:
+    """Bursts after ``past``: the number of the ``first`` step, and the longest time ``apart`` [s]."""
+
+    past: _Past
+    first: int
+    apart: float
 
 
 class SharedWaitWatch:
@@ -108,11 +125,13 @@ class SharedWaitWatch:
         self._capacity = capacity
         self._steps = History(capacity, 1, _SERIES)
         self._before: _Past | None = None
+        self._bursts: _Bursts | None = None
 
     def update(self, ratios: Ratios) -> None:
         """Take the step that ``ratios`` took last, for each one that is settled."""
         if ratios.settled != self._steps.count + 1:
             self._steps, self._before = History(self._capacity, 1, _SERIES), None
+            self._bursts = None
         step, compute, ts = (ratios.history.last(name, 1)[0] for name in ("step", "compute", "ts"))
         work = float(nan_median(compute))
         self._steps.push(
@@ -124,17 +143,19 @@ class SharedWaitWatch:
 
     def look(self, ratios: Ratios) -> SharedWait | None:
         """Return the longer wait that the last steps show, or None."""
-        found = self._lasting(ratios, STEPS, MIN_JOB_SLOWDOWN)
-        if found is None and self._began:
-            found = self._lasting(ratios, _FEW_STEPS, _MUCH_SLOWER)
-        if found is None and self._wait == "input":
-            found = self._in_bursts(ratios)
-        self._before = None if found is None else found[0]
-        return None if found is None else found[1]
-
-    @property
-    def _began(self) -> bool:
-        return self._before is None
+        if self._bursts is None:
+            was = self._before
+            found = self._lasting(ratios, STEPS, MIN_JOB_SLOWDOWN)
+            if found is None and was is None:
+                found = self._lasting(ratios, _FEW_STEPS, _MUCH_SLOWER)
+            self._before = None if found is None else found[0]
+            if found is not None:
+                return found[1]
+            # The end of a lasting wait is no burst.
+            self._bursts = self._begun(ratios) if was is None and self._wait == "input" else None
+        shown = None if self._bursts is None else self._of(self._bursts)
+        self._bursts = None if shown is None else self._bursts
+        return shown
 
     def _lasting(self, ratios: Ratios, steps: int, least: float) -> tuple[_Past, SharedWait] | None:
         """Return what was usual before, and the wait that nearly all of the last ``steps`` show."""
@@ -143,52 +164,63 @@ class SharedWaitWatch:
         recent = max(steps, min(int((ts > ts[-1] - LASTS_SECONDS).sum()), len(ts) - _LEAST_PAST))
         if len(ts) < recent + _LEAST_PAST:
             return None
+        began = self._before is None
         past = self._before or _past(waited[:-recent], step[:-recent], work[:-recent])
         high = waited > past.limit
-        longest, share = (recent, _SHARE_BEGINS) if self._began else (steps, _SHARE_GOES_ON)
+        longest, share = (recent, _SHARE_BEGINS) if began else (steps, _SHARE_GOES_ON)
         if not np.mean(high[-longest:]) >= share:
             return None
         now, usual = float(nan_median(waited[-steps:])), float(nan_median(step[-steps:]))
         of_job = float(slowdown(usual, now - past.seconds))
-        if self._began and (of_job < least or self._may_be_work(ratios, past, recent)):
+        if began and (of_job < least or self._may_be_work(ratios, past, recent, steps)):
             return None
         return past, SharedWait(now, past.seconds, of_job, high)
 
-    def _in_bursts(self, ratios: Ratios) -> tuple[_Past, SharedWait] | None:
-        """Return what was usual before, and the wait that steps show again and again."""
+    def _begun(self, ratios: Ratios) -> _Bursts | None:
+        """Return the bursts of the last minutes, if they cost more than those before."""
         waited, step, work, ts = self._series()
         lately = max(_BURSTS_STEPS, int((ts > ts[-1] - _BURSTS_SECONDS).sum()))
         lately = min(lately, len(ts) - _LEAST_PAST)
         if lately < _BURSTS_STEPS:
             return None
-        past = self._before or _past(waited[:-lately], step[:-lately], work[:-lately])
-        high = waited > past.limit
-        high[:-lately] = False
-        begins = np.flatnonzero(high & ~np.append(False, high[:-1]))
-        if len(begins) < _BURSTS or high.sum() < _STEPS_OF_BURSTS:
+        past = _past(waited[:-lately], step[:-lately], work[:-lately])
+        now, then = slice(-lately, None), slice(-lately)
+        at = np.flatnonzero(waited[now] > past.limit)
+        if at.size < _STEPS_OF_BURSTS:
             return None
-        apart, last = float(np.nanmax(np.diff(ts[begins]))), int(np.flatnonzero(high)[-1])
-        if ts[-1] - ts[last] > _MISSED_BURSTS * apart:
+        begins = at[np.append(True, np.diff(at) > _BETWEEN)]
+        lasts = ts[now][at[-1]] - ts[now][at[0]]
+        costs, did_cost = (_cost(past, waited[part], step[part]) for part in (now, then))
+        enough = begins.size >= _BURSTS and lasts >= LASTS_SECONDS
+        if not enough or costs < MIN_JOB_SLOWDOWN * did_cost:
             return None
-        first = int(begins[0])
-        lost = float(np.nansum((waited - past.seconds)[high]))
-        of_job = float(slowdown(float(np.nansum(step[first:])), lost))
-        if of_job < MIN_JOB_SLOWDOWN or (self._began and self._may_be_work(ratios, past, lately)):
+        if self._may_be_work(ratios, past, lately, STEPS):
             return None
-        now = float(nan_median(waited[high]))
-        # Between two bursts it has not ended.
-        high[first:] = True
-        return past, SharedWait(now, past.seconds, of_job, high)
+        first = self._steps.count - lately + int(begins[0])
+        return _Bursts(past, first, float(np.diff(ts[now][begins]).max()))
+
+    def _of(self, bursts: _Bursts) -> SharedWait | None:
+        """Return the wait that the steps since the first burst show, None where they are over."""
+        waited, step, _, ts = self._series()
+        high, past = waited > bursts.past.limit, bursts.past
+        at = np.flatnonzero(high)
+        if not at.size or not ts[-1] - ts[at[-1]] <= _MISSED_BURSTS * bursts.apart:
+            return None
+        since = slice(max(0, bursts.first - self._steps.count + len(ts)), None)
+        now = float(nan_median(waited[since][high[since]]))
+        of_job = _cost(past, waited[since], step[since])
+        high[since] = True
+        return SharedWait(now, past.seconds, of_job, high, bursts=True)
 
     def _series(self) -> list[Floats]:
         return [self._steps.last(name, self._steps.count)[:, 0] for name in _SERIES]
 
-    def _may_be_work(self, ratios: Ratios, past: _Past, recent: int) -> bool:
+    def _may_be_work(self, ratios: Ratios, past: _Past, recent: int, steps: int) -> bool:
         """Return whether the work has changed, or a rank that all wait for has fallen silent."""
-        work = self._steps.last("work", STEPS)[:, 0]
+        work = self._steps.last("work", steps)[:, 0]
         # Negated: where compute is not known, it may have changed.
         changed = not abs(float(nan_median(work)) - past.work) <= _SAME_WORK
-        return changed or _someone_fell_silent(ratios, recent)
+        return changed or _someone_fell_silent(ratios, recent, steps)
 
 
 def shared_seconds(ratios: Ratios, wait: Wait) -> float:
@@ -223,8 +255,14 @@ def _past(waited: Floats, step: Floats, work: Floats) -> _Past:
     return _Past(usual, limit, float(nan_median(work)))
 
 
-def _someone_fell_silent(ratios: Ratios, recent: int) -> bool:
+def _cost(past: _Past, waited: Floats, step: Floats) -> float:
+    """Return how many times as long some steps took for waits beyond the limit."""
+    lost = np.where(waited > past.limit, waited - past.seconds, 0.0)
+    return float(slowdown(float(np.nansum(step)), float(lost.sum())))
+
+
+def _someone_fell_silent(ratios: Ratios, recent: int, steps: int) -> bool:
     """Whether a rank that was read before is not any more: it may be the one that all wait for."""
     read = np.isfinite(ratios.history.last("compute", ratios.settled))
-    before, now = read[:-recent].mean(axis=0), read[-STEPS:].mean(axis=0)
+    before, now = read[:-recent].mean(axis=0), read[-steps:].mean(axis=0)
     return bool(((before >= _READ_BEFORE) & (now < _READ_NOW)).any())

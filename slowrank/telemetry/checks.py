@@ -225,8 +225,8 @@ def _check_names(names: Iterable[str]) -> None:
         _check_name(name)
 
 
-# A node sends the same names every second: a look-up costs a third of a check. By name, as each job comes
-# with combinations of its own. Holds the names and boots of 12,500 nodes, with some thousand jobs and labels.
+# A node sends the same names every second. By name, as each job comes with combinations of its own. Holds
+# the names and boots of 12,500 nodes, with some thousand jobs and labels.
 @functools.lru_cache(maxsize=32_768)
 def _check_name(name: str) -> None:
     if not 0 < len(name) <= MAX_NAME or _strange(name):

@@ -51,9 +51,14 @@ AWAITED_SECONDS = 7.0
 # record a second).
 _UNHEARD_SECONDS = 5.0
 
-# Time between two clean-ups, and without a report after which a job is forgotten where nothing is held
-# against it (chosen: longer than records come late, and they cost memory only).
+# Time between two clean-ups, and without a report after which a job without cases is forgotten (chosen:
+# longer than suspicions come late).
 PRUNE_SECONDS = 3600.0
+
+
+# How long after its nodes are known to vote on its stops a job is. Chosen: a stop is repeated for a day
+# (``detectors.job.progress``), and must not count alone then.
+VOTED_SECONDS = 25 * 3600.0
 
 
 def attributable(kind: str) -> bool:
@@ -65,13 +70,13 @@ def attributable(kind: str) -> bool:
 class HangAttribution:
     """Where jobs run, and which hangs are explained by which finding.
 
-    Both follow from the suspicions up to a time, in whatever order they came.
+    Both follow from the suspicions up to a time, in whatever order they came within an hour.
     """
 
     def __init__(self, config: FindingConfig) -> None:
         self._config = config
         self._runs: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
-        self._voting: dict[tuple[str, str], float] = {}
+        self._voting: dict[tuple[str, str], tuple[float, float]] = {}
         self._parts: dict[str, tuple[str, Finding]] = {}
         self._moved: set[str] = set()
         self._pruned_at = -math.inf
@@ -82,14 +87,15 @@ class HangAttribution:
             return
         if votes:
             job = (subject.cluster, subject.job_id)
-            self._voting[job] = min(ts, self._voting.get(job, ts))
+            first, last = self._voting.get(job, (ts, ts))
+            self._voting[job] = min(first, ts), max(last, ts)
         nodes = self._runs.setdefault((subject.cluster, subject.job_id), {})
         first, last = nodes.get(subject.node, (ts, ts))
         nodes[subject.node] = (min(first, ts), max(last, ts))
 
     def weighed(self, vote: HangVote) -> HangVote:
         """Return a vote of the steps; where nodes can vote on their job, it does not count alone."""
-        voting = self._voting.get((vote.cluster, vote.subject.job_id or ""), math.inf)
+        voting, _ = self._voting.get((vote.cluster, vote.subject.job_id or ""), (math.inf, math.inf))
         return vote if vote.onset < voting else msgspec.structs.replace(vote, alone=False, severity=None)
 
     def nodes_of(self, hang: Case, now: float) -> list[str]:
@@ -155,17 +161,18 @@ class HangAttribution:
         """Drop the hangs of the finding of dedup key ``key``; one that is over stays with its finding."""
         self._parts = {k: part for k, part in self._parts.items() if part[0] != key}
 
-    def prune(self, now: float, *, asked: Container[str]) -> None:
-        """Drop, once an hour, the jobs without a report for an hour, but for those whose scopes (keys) are
-        ``asked`` about."""
+    def prune(self, now: float, *, in_use: Container[tuple[str, bool]]) -> None:
+        """Drop, once an hour, the jobs without a report for an hour, but for those with a scope ``in_use``
+        (its key, and whether it is in shadow)."""
         if now < self._pruned_at + PRUNE_SECONDS:
             return
         self._pruned_at = now
         for (cluster, job), nodes in list(self._runs.items()):
             silent = max(last for _, last in nodes.values()) < now - PRUNE_SECONDS
-            if silent and job_scope(cluster, job) not in asked:
+            if silent and (job_scope(cluster, job), False) not in in_use:
                 del self._runs[cluster, job]
-                self._voting.pop((cluster, job), None)
+        oldest = now - VOTED_SECONDS
+        self._voting = {job: times for job, times in self._voting.items() if times[1] >= oldest}
 
 
 def leading(causes: Iterable[Case], hang: Case, finding: Finding, config: FindingConfig) -> Case | None:

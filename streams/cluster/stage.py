@@ -135,7 +135,7 @@ class FindingStage:
     def tick(self, event_time: float) -> Sequence[Finding]:
         """Let event time pass: return the findings that open, change or end by then."""
         self._now = max(self._now, event_time)
-        self._hangs.prune(self._now, asked={key for key, _ in self._of_jobs})
+        self._hangs.prune(self._now, in_use=self._of_jobs)
         ready, self._votes_alone = _split(self._votes_alone, self._now)
         for vote in ready:
             self._suspect(self._hangs.weighed(vote))

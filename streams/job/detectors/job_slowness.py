@@ -123,5 +123,6 @@ def _shared_wait(view: JobView, found: JobSlowness, wait: SharedWait, at: float)
                 note="the shortest of all ranks: no rank makes the others wait so long",
             ),
         ),
-        note=f"{what} for {wait.seconds:.3g} s of a step, {wait.usual:.3g} s before; compute is as before",
+        note=f"{what}{' in bursts,' if wait.bursts else ''} for {wait.seconds:.3g} s of a step, "
+        f"{wait.usual:.3g} s before; compute is as before",
     )

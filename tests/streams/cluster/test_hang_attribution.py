@@ -382,17 +382,21 @@ def test_nobody_is_told_twice_when_the_fault_is_over_first():
 
 
 def test_jobs_long_gone_are_forgotten():
-    """Where a job ran is kept while its nodes are heard of or it is asked about, and for an hour after."""
+    """Where a job ran is kept while its nodes are heard of or it has a case, and for an hour after."""
     joints = HangAttribution(FindingConfig())
     for s in announced():
-        joints.runs(s.subject, s.ts)
+        joints.runs(s.subject, s.ts, votes=True)
     stopped = update(None, hang()[0], FindingConfig())
     assert stopped is not None
-    joints.prune(T0 + 3600, asked=())
-    joints.prune(T0 + 9 * 3600, asked={"c/job/j1"})
+    joints.prune(T0 + 3600, in_use=())
+    joints.prune(T0 + 9 * 3600, in_use={("c/job/j1", False)})
     assert joints.nodes_of(stopped, T0 + STOP) == [*NODES]
-    joints.prune(T0 + 10 * 3600, asked={"c/job/j2"})
+    joints.prune(T0 + 10 * 3600, in_use={("c/job/j2", False)})
     assert joints.nodes_of(stopped, T0 + STOP) == []
+    # Its stop is repeated for a day, and needs them as it did.
+    assert not joints.weighed(alone()).alone
+    joints.prune(T0 + 26 * 3600, in_use=())
+    assert joints.weighed(alone()).alone
 
 
 def alone(*, severity="error"):

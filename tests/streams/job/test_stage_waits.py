@@ -26,9 +26,10 @@ def waiting(
     grows=0,
     burst=1,
     every=1,
+    since=ONSET,
 ):
-    """Return a job whose ranks, or ``one`` of them, or the ``first`` ones, wait ``longer`` for data from
-    ONSET on, in the first ``burst`` of ``every`` so many steps.
+    """Return a job whose ranks, or ``one`` of them, or the ``first`` ones, wait ``longer`` for data
+    ``since`` a step, in the first ``burst`` of ``every`` so many.
 
     ``silent_ranks`` ranks send nothing from the step of ``silent`` on; of the others a twentieth of the rows
     is lost.
@@ -37,10 +38,10 @@ def waiting(
     compute = healthy(STEPS, RANKS)
     compute[ONSET:until] *= work
     data = usual * np.exp(0.2 * rng.normal(size=compute.shape))
-    rise = np.minimum(np.arange(1, STEPS - ONSET + 1) / max(grows, 1), 1.0)[:, None]
+    rise = np.minimum(np.arange(1, STEPS - since + 1) / max(grows, 1), 1.0)[:, None]
     ranks = slice(first) if one is None else slice(one, one + 1)
     rise *= (np.arange(len(rise)) % every < burst)[:, None]
-    data[ONSET:until, ranks] += (longer * rise)[: len(data[ONSET:until])]
+    data[since:until, ranks] += (longer * rise)[: len(data[since:until])]
     step = np.repeat((compute + data).max(axis=1, keepdims=True) + 0.02, RANKS, axis=1)
     wait = step - compute - data - 0.02
     lost = rng.random(compute.shape) < 0.05
@@ -95,19 +96,50 @@ def test_waits_for_data_in_bursts_are_one_finding_about_the_job():
         waiting(3.0, burst=3, every=10, until=ONSET + 20),
         waiting(0.3, burst=1, every=20),
         waiting(3.0, burst=3, every=10, reported=False),
+        waiting(3.0, burst=2, every=3, until=ONSET + 8),
+        waiting(4.0, burst=1, every=8, since=0),
     ],
-    ids=["two bursts", "the first step of each epoch", "not known to be for data"],
+    ids=["two bursts", "each epoch", "not known to be for data", "a pause with quick steps", "as ever"],
 )
-def test_few_short_or_unreported_bursts_are_no_finding(table):
-    """A burst may be a pause, what costs the job a few per cent is usual, and ranks may save meanwhile."""
+def test_few_short_usual_or_unreported_bursts_are_no_finding(table):
+    """A burst may be a pause, what costs the job a few per cent is usual, and so is what always was; and
+    ranks may save meanwhile."""
     assert job_level(run(table)) == []
 
 
-def test_a_wait_that_doubles_the_steps_is_found_after_five():
-    """Of a step of a minute that becomes two, ten would be twenty minutes."""
-    table = waiting(6.0)
-    (raised,) = job_level(run(table))
-    assert steps_between(table, table.ts[ONSET], raised.ts) <= 10
+@pytest.mark.parametrize("every", [30, 85, 95])
+def test_rare_bursts_are_found_once(every):
+    """Until none has come for twice as long as usual."""
+    said = run(waiting(12.0, burst=4, every=every))
+    assert [s.state for s in said if s.kind == "straggler.job_wide" and s.state != "update"] == ["raise"]
+
+
+def test_quick_steps_in_a_wait_that_ends_are_no_bursts():
+    """It ends as soon as without them."""
+    table = waiting(1.0, until=250)
+    for step in (ONSET + 2, ONSET + 60):
+        for values in (table.data, table.wait, table.step):
+            values[step] = values[ONSET - 1]
+    raised, cleared = (s for s in run(table) if s.state != "update")
+    assert (raised.state, cleared.state) == ("raise", "clear")
+    assert steps_between(table, table.ts[250], cleared.ts) <= 45
+
+
+@pytest.mark.parametrize(("longer", "steps"), [(0.9, 10), (1.2, 5)])
+def test_a_wait_that_doubles_the_steps_is_found_after_five(longer, steps):
+    """Of a step of a minute that becomes two, ten would be twenty minutes; pauses of five and less are
+    none."""
+    usual = float(np.median(waiting().step))
+    last = ONSET + steps
+    found = [job_level(run(waiting(longer * usual, until=last + more))) for more in (-1, 10)]
+    assert [len(raised) for raised in found] == [0, 1]
+
+
+@pytest.mark.parametrize("phase", range(5))
+def test_a_rank_that_falls_silent_as_the_steps_double_may_be_waited_for(phase):
+    """Whatever the step at which the job is looked at."""
+    table = waiting(3.0, reported=False, silent_ranks=[3], silent=ONSET + phase)
+    assert [s for s in job_level(run(table)) if s.ts < table.ts[ONSET + 40]] == []
 
 
 @pytest.mark.parametrize("silent", [0, 20])

@@ -19,7 +19,7 @@ several partitions the one of fewest classes counts whose W is within a tenth of
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -31,6 +31,7 @@ from detectors.robust import nan_median
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
 
 # Ranks of a tensor-parallel group and stages in published jobs, and the most positions that are sought.
 _TENSOR, _STAGES, _MOST = (1, 2, 4, 8), (1, 2, 4, 8, 16), 64
@@ -126,19 +127,18 @@ class Positions:
         """
         if all(is_regular(roles == role) for role in range(1, int(roles.max(initial=0)) + 1)):
             return roles
-        fits: list[tuple[int, int, Ints]] = []
         machines = np.asarray(PeerGroups.of(self.node).index, dtype=np.intp)
+        labels = [*self.stages, *(label for *_, label in self.partitions)]
         # Roles of whole machines, of two models, are right as they are.
-        for label in (*self.stages, *(label for *_, label in self.partitions), machines):
-            table = np.zeros((label.max() + 1, roles.max() + 1), dtype=np.intp)
-            np.add.at(table, (label, roles), 1)
-            # A class of few ranks, as the last machine may have, fits any roles: these keep theirs.
-            several = (table.sum(axis=1) > MIN_PEERS)[label]
-            if 2 * np.count_nonzero(several) > roles.size:
-                fitting = np.where(several, table.argmax(axis=1)[label], roles)
-                fits.append((int(np.count_nonzero(fitting != roles)), len(table), fitting))
-        misfits, _, fitting = min(fits, key=lambda fit: fit[:2], default=(0, 0, roles))
-        return fitting if misfits <= _MISFITS * roles.size else roles
+        fits = [_Fit.of(label, roles) for label in (*labels, machines)]
+        for stage in self.stages:
+            # A stage may begin within a machine; the ranks that it divides into few are fitted to nothing.
+            parts = np.asarray(PeerGroups.of(machines * (stage.max() + 1) + stage).index, dtype=np.intp)
+            fit = _Fit.of(parts, roles)
+            fits.append(replace(fit, open=int(np.count_nonzero(fit.few & ~fits[len(labels)].few))))
+        fits = [fit for fit in fits if 2 * np.count_nonzero(fit.few) < roles.size]
+        best = min(fits, key=lambda fit: (fit.misfits + fit.open, fit.misfits, fit.classes), default=None)
+        return roles if best is None or best.misfits > _MISFITS * roles.size else best.roles
 
     def _finer(self, groups: PeerGroups) -> Iterator[tuple[PeerGroups, PeerGroups, Floats]]:
         """Yield stages of the groups, their positions, and the independent units of each of these."""
@@ -161,6 +161,30 @@ class Positions:
             # Within a role a class may be left with one tensor-parallel group or machine, which may be slow.
             if units.min() >= _UNITS:
                 yield parents, classes, units
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """``roles`` [ranks] as most ranks of each of some ``classes`` have them, others being ``misfits``.
+
+    Those of a class of ``few``, as the last machine may have, fit any roles and keep theirs; ``open`` counts
+    those of them that other classes would decide.
+    """
+
+    roles: Ints
+    few: Bools
+    misfits: int
+    classes: int
+    open: int = 0
+
+    @classmethod
+    def of(cls, label: Ints, roles: Ints) -> "_Fit":
+        """Fit ``roles`` to the classes ``label``, each [ranks]."""
+        table = np.zeros((label.max() + 1, roles.max() + 1), dtype=np.intp)
+        np.add.at(table, (label, roles), 1)
+        few = (table.sum(axis=1) <= MIN_PEERS)[label]
+        fitting = np.where(few, roles, table.argmax(axis=1)[label])
+        return cls(fitting, few, int(np.count_nonzero(fitting != roles)), len(table))
 
 
 def _explained(

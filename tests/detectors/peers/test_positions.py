@@ -130,6 +130,14 @@ def test_a_rank_that_a_limit_would_make_as_slow_keeps_the_role_of_its_machine():
     assert Positions.from_numbers(ranks, unnamed).regular(found).tolist() == roles.tolist()
 
 
+def test_a_stage_may_begin_within_a_machine():
+    """Machines of two models by turns, and two stages: the first rank of the second one shares a machine."""
+    ranks = np.arange(94)
+    roles = np.where(ranks < 47, 0, 2) + ranks // 8 % 2
+    assert ranks[roles == roles[47]].size > 1
+    assert Positions.from_numbers(ranks, ranks // 8).regular(roles).tolist() == roles.tolist()
+
+
 def test_positions_are_sought_again_when_other_times_are_compared():
     """For some steps no rank reports its compute: roles are learnt anew afterwards, and positions too."""
     at, ratios, nan = np.arange(32) % 2, Ratios(32, None, StragglerConfig()), np.full(32, np.nan)

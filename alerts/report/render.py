@@ -21,7 +21,7 @@ from alerts.report.advice import Loss, advice
 from alerts.report.cost import lost_per_hour
 from alerts.report.eviction import eviction, in_words
 from alerts.report.recovery import asked_for
-from alerts.report.severity import impact, isolated, milder, severity
+from alerts.report.severity import impact, is_sustained, isolated, milder, severity
 from alerts.report.slow_group import slow_group
 from alerts.report.title import places, title
 from slowrank.telemetry import Evidence, Subject, Suspicion
@@ -239,6 +239,7 @@ def _severity(brief: _Brief) -> Severity:
         brief.subject,
         own=own,
         hurt=brief.hurt,
+        sustained=is_sustained(brief.job_slowdown_ratio, brief.last_seen_at - brief.case.onset[0]),
         confidence=brief.confidence,
         basis=brief.basis,
     )

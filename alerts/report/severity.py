@@ -19,6 +19,12 @@ WORST: Mapping[Basis, Severity] = {
 }
 
 
+# A slowdown of a job by less pages nobody before it has lasted for so many seconds. Chosen: saving in the
+# background, profiling and neighbours on the host slow a machine by as much for a minute or two, and five
+# minutes of it cost a job half a minute.
+SMALL, SUSTAINED_SECONDS = 1.10, 300.0
+
+
 def impact(confidence: float, basis: Basis) -> Severity:
     """Return the severity of a machine that measurably slows a job.
 
@@ -45,14 +51,30 @@ def isolated(kind: str, stated: Iterable[Severity | None]) -> bool:
     return kind_of(kind).pages == "repeated" and ORDER.index(milder(kind, stated)) < ORDER.index("error")
 
 
+def is_sustained(job_slowdown: float | None, seconds: float) -> bool:
+    """Return whether a slowdown of a job that has lasted for so many ``seconds`` is worth a page."""
+    return seconds >= SUSTAINED_SECONDS or (job_slowdown is not None and job_slowdown >= SMALL)
+
+
 def severity(
-    kind: str, subject: Subject, *, own: Severity, hurt: bool, confidence: float, basis: Basis
+    kind: str,
+    subject: Subject,
+    *,
+    own: Severity,
+    hurt: bool,
+    sustained: bool,
+    confidence: float,
+    basis: Basis,
 ) -> Severity:
-    """Return ``own``, or that of the ``impact`` if graver, where a machine measurably slows a job (``hurt``).
+    """Return ``own``, or that of the ``impact`` if graver, where a machine measurably slows a job (``hurt``);
+    not critical before that is ``sustained``.
 
     A job without an outlier is never above warning, however slow it is.
     """
     pages = kind_of(kind).pages
     if pages == "never" or (pages == "machine" and subject.type == "job"):
         return "warning" if hurt else "info"
-    return max(own, impact(confidence, basis), key=ORDER.index) if hurt else own
+    if not hurt:
+        return own
+    worst: Severity = "critical" if sustained else "error"
+    return max(own, min(impact(confidence, basis), worst, key=ORDER.index), key=ORDER.index)

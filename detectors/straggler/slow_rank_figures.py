@@ -50,6 +50,9 @@ _SURE = 2.0 * 1.25
 # 0.6 % (sd) for 10 to 300 steps none was named in 600 steps.
 _MACHINE, _AT_ONCE = 4, 10
 
+# Chosen: saving in the background slows a machine by less than a seventh, for some steps.
+_PASSING, _PASSES, _NOW = float(np.log1p(0.15)), 9, 3
+
 # Chosen: others who are slower by so many times may be what a rank waits for within its compute.
 _MUCH_MORE = 2.0
 
@@ -163,6 +166,18 @@ def _is_large(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     # The ranks of a slow machine cross the threshold one by one.
     over = over | with_it
     return job_ratio(ratios, found, over, job_pace=math.nan) >= 1.0 + _HARM * found.excess
+
+
+def may_pass(ratios: Ratios, found: Candidate) -> bool:
+    """Return whether a slowdown in compute is small and has lasted for a few steps, or for some more and
+    seems over: so do those of a machine that saves in the background after a checkpoint, or of a rank that is
+    profiled. What begins while all is learnt would be learnt too, and does not wait."""
+    largest = max(found.size, found.recent)
+    if found.timing != "compute" or found.lasting or largest >= _PASSING:
+        return False
+    is_over = float(nan_median(found.x[-_NOW:, found.rank])) < _AS_SLOW * found.size
+    known = ratios.settled - found.steps >= ratios.config.learn
+    return known and found.steps < (2 * _PASSES if is_over else _PASSES)
 
 
 def job_pace_before(ratios: Ratios, found: Candidate) -> float:

@@ -65,7 +65,13 @@ from detectors.straggler.mates import TensorGroup, likely_group, slow_with, stan
 from detectors.straggler.moving_slowness import ON_AND_OFF, MovingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
-from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
+from detectors.straggler.slow_rank_figures import (
+    intermittent_rank,
+    job_pace_before,
+    matters,
+    may_pass,
+    slow_rank,
+)
 from detectors.straggler.slow_sets import COARSE_EFFECT, WholeSets
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
@@ -403,9 +409,10 @@ class StragglerDetector:
             confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
         if timing == "compute":
             self._moving.update(self.ratios, channel)
+            confirmed = [found for found in confirmed if not may_pass(self.ratios, found)]
             confirmed = self._moving.unexplained(self.ratios, confirmed)
             confirmed += self._whole.found(
-                self.ratios, channel, confirmed, self._pass_together, smallest_lasting=self._lasting_effects()
+                self.ratios, channel, confirmed, self._last_together, smallest_lasting=self._lasting_effects()
             )
             confirmed += self._mates.found(self.ratios, channel, confirmed, self._pass_together)
             confirmed += slow_with(self.ratios, channel, confirmed, self._together, self._moving.visited)
@@ -466,6 +473,10 @@ class StragglerDetector:
         passed = [f for f in ranks if is_confirmed(self.ratios, f, over, self._places)]
         large = [f for f in passed if matters(self.ratios, f, over)]
         return self._moving.beyond_rotation(self.ratios, large)
+
+    def _last_together(self, ranks: Iterable[Candidate], over: Bools) -> list[Candidate]:
+        """Return those of a machine's ranks that are slow for more than some steps besides."""
+        return self._pass_together([f for f in ranks if not may_pass(self.ratios, f)], over)
 
     def _stalls_alone(self, rank: int) -> bool:
         """Whether only ``rank``, or its whole machine alike, has a longer rest or soon may, and no rank is

@@ -316,7 +316,9 @@ def _severity(finding: Finding, hangs: Sequence[Finding]) -> Severity:
     own = max((f.severity for f in (finding, *hangs)), key=ORDER.index)
     fatal = kind_of(finding.kind).standing is Standing.FATAL
     sure = finding.confidence
-    return severity(finding.kind, finding.subject, own=own, hurt=fatal, confidence=sure, basis="stop")
+    return severity(
+        finding.kind, finding.subject, own=own, hurt=fatal, sustained=fatal, confidence=sure, basis="stop"
+    )
 
 
 def _blast(finding: Finding, hangs: Sequence[Finding]) -> BlastRadius:

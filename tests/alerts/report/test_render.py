@@ -83,11 +83,11 @@ def test_a_rank_level_with_its_peers_is_slower_than_it_was(value, before, words)
 
 
 def test_a_ratio_around_the_limit_does_not_flap():
-    """Once the job is hurt the finding stays urgent until the job is clearly better."""
-    ratios = (1.051, 1.049, 1.052, 1.04, 1.02)
-    batches = [[slow(0, ts=10.0 + 30 * i, job_ratio=r)] for i, r in enumerate(ratios)]
+    """Once the job is hurt for long the finding stays urgent until the job is clearly better."""
+    ratios = (1.051, 1.051, 1.049, 1.052, 1.04, 1.02)
+    batches = [[slow(0, ts=280.0 + 30 * i, job_ratio=r)] for i, r in enumerate(ratios)]
     severities = [found["gpu"].severity for found in told(*batches)]
-    assert severities == ["critical"] * 4 + ["warning"]
+    assert severities == ["error"] + ["critical"] * 4 + ["warning"]
 
 
 def test_advice_grows_with_the_loss():
@@ -186,7 +186,7 @@ def test_one_flap_is_told_and_nobody_is_sent_for_it():
 
 def of_steps(ts, state="raise"):
     """A rank that holds its job up since second 5, as its steps say."""
-    return replace(slow(0, ts=ts, state=state, job_ratio=1.06), log_likelihood_ratio=4.0)
+    return replace(slow(0, ts=ts, state=state, job_ratio=1.15), log_likelihood_ratio=4.0)
 
 
 def of_power(ts, state="raise", *, onset):

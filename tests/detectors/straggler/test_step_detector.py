@@ -51,17 +51,18 @@ def test_one_far_slower_than_the_others_differ_is_named(spread, slowdown):
     assert named(lasting) == {7}
 
 
-def steps_until(*, alone, burst=100, spikes=0.0, size=1.4, seed=5):
-    """Return in how many steps of ``burst`` slow ones a rank is found slow (stands ``alone``); None if never.
+def steps_until(*, alone, burst=100, after=0, spikes=0.0, size=1.4, seed=5):
+    """Return in how many steps, of ``burst`` slow ones and some ``after`` them, a rank is found slow (stands
+    ``alone``); None if never.
 
     Every step of a healthy rank is 1.4 times as long with probability ``spikes``.
     """
     rng = np.random.default_rng(seed)
     detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp))
     nan, ts, found_slow = np.full(RANKS, np.nan), 1000.0, False
-    for s in range(150 + burst):
+    for s in range(150 + burst + after):
         work = np.exp(0.005 * rng.normal(size=RANKS)) * np.where(rng.random(RANKS) < spikes, 1.4, 1.0)
-        work[9] = np.exp(0.005 * rng.normal()) * (size if s >= 150 else 1.0)
+        work[9] = np.exp(0.005 * rng.normal()) * (size if 150 <= s < 150 + burst else 1.0)
         ts += work.max()
         times = StepTimes(
             number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, work.max()), compute=work, wait=nan,
@@ -75,13 +76,22 @@ def steps_until(*, alone, burst=100, spikes=0.0, size=1.4, seed=5):
 
 @pytest.mark.parametrize(
     ("spikes", "size", "expected"),
-    [(0.0, 1.4, 3), (0.0, 1.2, 3), (0.0, 1.08, 4), (0.003, 1.4, 4)],
-    ids=["large", "a fifth", "small", "spikes"],
+    [(0.0, 1.4, 3), (0.0, 1.2, 3), (0.003, 1.4, 4)],
+    ids=["large", "a fifth", "spikes"],
 )
 def test_three_far_steps_stand_alone_where_healthy_ranks_show_none(spikes, size, expected):
-    """A job that spikes now and then needs a fourth step, and so does a slowdown near the noise."""
+    """A job that spikes now and then needs a fourth step."""
     assert steps_until(alone=False, spikes=spikes, size=size) == 3
     assert steps_until(alone=True, spikes=spikes, size=size) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "burst", "expected"),
+    [(1.08, 7, None), (1.14, 7, None), (1.08, 12, 9), (1.14, 12, 9), (1.2, 7, 3)],
+)
+def test_a_small_slowdown_of_some_steps_may_pass(size, burst, expected):
+    """As that of a machine which saves a checkpoint in the background."""
+    assert steps_until(alone=False, size=size, burst=burst, after=20) == expected
 
 
 def test_two_far_steps_are_no_slow_rank():

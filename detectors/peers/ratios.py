@@ -565,14 +565,18 @@ class Ratios:
 
 
 def _seconds(t: StepTimes) -> tuple[Source, Floats]:
-    """Choose what is compared: compute, else the step without its waits, else the step itself."""
-    half = np.isfinite(t.step).sum() / 2
-    if np.isfinite(t.compute).sum() >= half:
+    """Choose what is compared: compute, else the step without its waits, else the step itself.
+
+    Steps of ranks that wait for each other last as long on each, so that the compute of a few, who have peers
+    among themselves, says more.
+    """
+    half, computing = np.isfinite(t.step).sum() / 2, np.isfinite(t.compute).sum()
+    if computing >= half:
         return "compute", t.compute
     # What is neither waiting nor loading nor saving is the rank's own work.
     if np.isfinite(t.wait).sum() >= half:
         return "compute", t.step - t.wait - np.nan_to_num(t.data) - np.nan_to_num(t.checkpoint)
-    return "step", t.step
+    return ("compute", t.compute) if computing > MIN_PEERS else ("step", t.step)
 
 
 def _excess(values: Floats, seconds: Floats, groups: PeerGroups) -> Floats:

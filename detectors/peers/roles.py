@@ -30,6 +30,10 @@ _STAGES = 16
 # Most that members of a stage differ among themselves, as a share of their distance to all others (chosen).
 _ALIKE = 0.5
 
+# Most that all other machines differ among themselves, as a share of how far one is from them, for it to be
+# no stage, and how many they are at least. Chosen: layers rarely divide evenly, and other stages differ then.
+_OTHERS_ALIKE, _OTHERS = 0.25, 4
+
 # Times the least noise by which kinds of work are apart, and stages of several machines each. Chosen: healthy
 # machines differ by two of it.
 _CLASSES_APART, _STAGES_APART = 5, 3
@@ -73,15 +77,17 @@ def roles_from_times(v: Floats, nodes: PeerGroups, batches: Batches | None, *, f
     levels = nan_median(v)
     # The median of n steps is known to noise/√n: only a gap far beyond that separates kinds of work.
     least = 5 * noise / float(np.sqrt(len(v)))
-    roles = _classes(levels, batches, gap=max(_CLASSES_APART * floor, least))
+    roles = _classes(levels, nodes, batches, gap=max(_CLASSES_APART * floor, least))
     return roles if roles.any() else _stages(levels, nodes, batches, gap=max(_STAGES_APART * floor, least))
 
 
-def _classes(levels: Floats, batches: Batches | None, *, gap: float) -> Ints:
+def _classes(levels: Floats, nodes: PeerGroups, batches: Batches | None, *, gap: float) -> Ints:
     """Return role numbers of ``levels`` [ranks] that are apart by a ``gap``: stages, and large classes."""
     found, roles = split_by_gap(levels, gap=gap), np.zeros(levels.size, dtype=np.intp)
     for c in range(1, int(found.max()) + 1):
         slower, member = found >= c, found == c
+        if is_one_machine(levels, member, nodes):
+            continue
         if looks_like_stage(levels, slower, batches):
             roles[slower] = c
         elif batches is not None and batches.rule_out_stage(member):
@@ -149,6 +155,21 @@ def looks_like_stage(levels: Floats, slow: npt.NDArray[np.bool_], batches: Batch
         return False
     apart = np.min(levels[slow]) - np.nanmax(levels[~slow])
     return bool(np.ptp(levels[slow]) <= _ALIKE * apart)
+
+
+def is_one_machine(levels: Floats, slow: npt.NDArray[np.bool_], nodes: PeerGroups) -> bool:
+    """Whether the marked ranks, which may stand like a stage, are a machine that differs from all others by
+    its ``levels`` [ranks] (log), and these are alike. Of stages the first and the last do other work, those
+    between have the same layers.
+    """
+    on = np.unique(nodes.index[slow])
+    whole = on.size == 1 and np.count_nonzero(slow) == nodes.sizes[on[0]]
+    if not whole or slow[0] or slow[-1] or nodes.sizes.size <= _OTHERS:
+        return False
+    middle = group_median(levels, nodes)
+    others = np.delete(middle, on)
+    apart = middle[on[0]] - np.nanmedian(others)
+    return bool(np.nanmax(others) - np.nanmin(others) <= _OTHERS_ALIKE * apart)
 
 
 def _combine(role: Ints, position: Ints | None) -> Ints:

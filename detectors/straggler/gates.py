@@ -30,7 +30,7 @@ from detectors.peers.node_effects import MOST_OF_MACHINE, USUAL
 from detectors.peers.peers import PeerGroups, group_median, group_quantile
 from detectors.peers.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
-from detectors.peers.roles import looks_like_stage
+from detectors.peers.roles import is_one_machine, looks_like_stage
 from detectors.peers.rotating_slowness import ROUND
 from detectors.peers.shards import Shards
 from detectors.robust import nan_median
@@ -263,7 +263,8 @@ def _stands_alone(ratios: Ratios, found: Candidate) -> bool:
     """
     similar = found.effect >= _HALF * found.size
     if ratios.roles_settled:
-        return not looks_like_stage(found.effect, similar, ratios.batches)
+        stage = looks_like_stage(found.effect, similar, ratios.batches)
+        return not stage or is_one_machine(found.effect, similar, ratios.nodes)
     no_stage = ratios.batches is not None and ratios.batches.rule_out_stage(similar)
     return no_stage or bool(similar.sum() == 1)
 

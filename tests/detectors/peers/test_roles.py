@@ -3,7 +3,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.peers.roles import is_regular, looks_like_stage, roles_from_coords, split_by_gap
+from detectors.peers.peers import PeerGroups
+from detectors.peers.roles import (
+    is_one_machine,
+    is_regular,
+    looks_like_stage,
+    roles_from_coords,
+    split_by_gap,
+)
 
 
 def test_roles_are_model_and_stage():
@@ -55,6 +62,23 @@ def test_no_stage_is_less_than_a_sixteenth_of_the_ranks():
     """A machine of four among more is a machine."""
     assert is_regular(np.arange(64) // 4 == 2)
     assert not is_regular(np.arange(68) // 4 == 2)
+
+
+@pytest.mark.parametrize(
+    ("machine", "others", "expected"),
+    [(3, 0.002, True), (0, 0.002, False), (7, 0.002, False), (3, 0.03, False)],
+    ids=["between", "first", "last", "stages differ"],
+)
+def test_a_machine_between_others_that_are_alike_is_no_stage(machine, others, expected):
+    """The first and the last stage have other work, and layers that divide unevenly make others differ."""
+    node = PeerGroups.of(np.arange(64) // 8)
+    levels = np.repeat(others * np.arange(8) / 7, 8)
+    levels[node.index == machine] = 0.07
+    assert is_one_machine(levels, node.index == machine, node) is expected
+    # Neither is a part of it, nor two of them, nor one of a few.
+    assert not is_one_machine(levels, np.arange(64) // 4 == 2 * machine, node)
+    assert not is_one_machine(levels, np.arange(64) // 16 == machine // 2, node)
+    assert not is_one_machine(levels, np.arange(64) // 16 == 1, PeerGroups.of(np.arange(64) // 16))
 
 
 def test_two_slow_machines_may_stand_like_a_stage():

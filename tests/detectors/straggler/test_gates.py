@@ -37,7 +37,7 @@ def feed(core, compute, *, first=500, tokens=None):
     nan, out = np.full(ranks, np.nan), list[StepResult]()
     tokens = np.full(compute.shape, np.nan) if tokens is None else tokens
     for number, work in enumerate(compute):
-        step = np.full(ranks, work.max() + 0.1)
+        step = np.full(ranks, np.nanmax(work) + 0.1)
         times = StepTimes(
             number=first + number, ts=np.full(ranks, 1e9 + 2.0 * number), step=step, compute=work,
             wait=step - work - 0.1, data=nan, comm=nan, checkpoint=nan, tokens=tokens[number],
@@ -432,6 +432,23 @@ def test_a_machine_left_out_moves_no_peer():
     slow = found(compute, per_node=4)
     assert {one.rank for one in slow} == {16, 17, 18, 19}
     assert [one.ratio for one in slow] == pytest.approx([1.2] * 4, abs=0.01)
+
+
+@pytest.mark.parametrize(("reporting", "expected"), [(6, {12}), (4, {12}), (3, set())])
+def test_the_compute_of_a_few_is_compared_where_the_others_report_none(reporting, expected):
+    """Two machines, one without the column: steps are as long on all ranks, and tell nothing."""
+    compute = np.exp(0.01 * np.random.default_rng(1).normal(size=(120, 14)))
+    compute[60:, 12] *= 1.3
+    compute[:, : 14 - reporting] = np.nan
+    assert named(compute) == expected
+
+
+@pytest.mark.parametrize("slowdown", [1.05, 1.1, 1.2])
+def test_a_machine_that_always_was_slow_is_named_without_coordinates(slowdown):
+    """One in the middle, where all others are alike, does the work of a stage no more than these do."""
+    compute = np.exp(0.005 * np.random.default_rng(7).normal(size=(200, 64)))
+    compute[:, 8:16] *= slowdown
+    assert named(compute, first=0, roles=False) == set(range(8, 16))
 
 
 @pytest.mark.parametrize("onset", [30, 40])

@@ -206,9 +206,8 @@ def _print(lines: bytes) -> None:
 
 def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
     typer.secho(f"{what}; {read.rows} rows read", err=True)
-    if read.unknown:
-        names = ", ".join(f"{name[:40]!r}" for name in sorted(read.unknown))
-        typer.secho(f"unknown columns of step rows were ignored: {names}", err=True)
+    for ignored in read.unknown.sentences():
+        typer.secho(ignored, err=True)
     if read.ahead:
         from streams.files.node_clocks import sentence
 

@@ -29,6 +29,28 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "open_step": (*_HEAD, "attempt", "world_size", "rank", "step", "phase", "seconds"),
     "event": ("kind", *NodeEvent.__struct_fields__),
 }
+STEP_FIELDS, OPEN_STEP_FIELDS = _FIELDS["step"], _FIELDS["open_step"]
+SAMPLE_FIELDS, EVENT_FIELDS = _FIELDS["sample"], _FIELDS["event"]
+
+# Of the subject of an event: what slowrank reads, and what its exporter and the receiver of alerts write.
+SUBJECT_NUMBERS = (
+    *("gpu_index", "rank", "attempt", "gpus", "milliseconds", "delay_ns", "expected_ns", "started_ms"),
+    *("booted", "records", "xid", "sxid", "pid"),
+)
+SUBJECT_TEXTS = (
+    *("gpu_uuid", "nic", "port", "job_id", "peer", "via", "alert", "kind"),
+    *("pci", "pci_bus_id", "process"),
+)
+SUBJECT_FIELDS = (*SUBJECT_NUMBERS, *SUBJECT_TEXTS)
+
+# What other tools call a field that is named unlike it.
+_CALLED = {
+    **dict.fromkeys(("gpu", "gpu_id"), ("instance", "gpu_index")),
+    **dict.fromkeys(("gpu_index", "gpu_uuid", "nic", "port"), ("instance",)),
+    "device": ("instance", "nic"),
+    **dict.fromkeys(("time", "timestamp"), ("ts",)),
+    **dict.fromkeys(("host", "hostname"), ("node",)),
+}
 # Comparing two names costs the product of their lengths, and names come from outside.
 _COMPARED = 64
 # A message lists at most so many valid names.
@@ -82,14 +104,23 @@ def unknown_metric(name: object) -> Unknown | None:
 
 def hint(name: str, valid: Collection[str]) -> str:
     """Return the end of an error message: the valid name nearest to ``name``, or where they are listed."""
-    if like := _nearest(name[:_COMPARED], tuple(valid)):
-        return f" (is it {like!r}?)"
+    if like := likely(name, valid):
+        return like
     return f"; valid are {', '.join(valid)}" if len(valid) <= _LISTED else "; docs/records.md lists them"
+
+
+def likely(name: str, valid: Collection[str]) -> str:
+    """Return the valid name nearest to ``name`` as the end of a message; empty where none is near."""
+    like = _nearest(name[:_COMPARED], tuple(valid))
+    return f" (is it {like!r}?)" if like else ""
 
 
 @lru_cache(maxsize=1024)
 def _nearest(name: str, valid: tuple[str, ...]) -> str:
     lower, name = {one.lower(): one for one in valid}, name.lower()
+    for meant in _CALLED.get(name, ()):
+        if meant in lower:
+            return meant
 
     def likeness(one: str) -> tuple[float, int]:
         # Names with rx_ and tx_ may be equally similar: of those, the one with the longer common suffix.

@@ -11,7 +11,7 @@ import io
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import msgspec
 
@@ -24,7 +24,10 @@ Row = dict[str, Any]
 Line = tuple[int, Row | BadRecord]
 """Line number (row number in Parquet), and the row or its error."""
 
-REQUIRED: Mapping[str, tuple[str, ...]] = {
+Kind = Literal["step", "open_step", "sample", "event"]
+"""What a row is about."""
+
+REQUIRED: Mapping[Kind, tuple[str, ...]] = {
     "step": ("step", "rank", "ts", "step_seconds"),
     "open_step": ("rank", "step", "ts", "seconds"),
     "sample": ("ts", "node", "metric", "value"),
@@ -49,12 +52,12 @@ def read(path: Path) -> Iterator[Line]:
     return _ndjson(path)
 
 
-def kind_of(row: Mapping[str, Any]) -> str:
+def kind_of(row: Mapping[str, Any]) -> Kind:
     """Return the kind of a row, from ``kind`` or from its columns. Raises ``BadRecord``."""
-    kind = row.get("kind")
-    if isinstance(kind, str) and kind in REQUIRED:
-        return kind
-    if kind:
+    if kind := row.get("kind"):
+        for known in REQUIRED:
+            if kind == known:
+                return known
         raise BadRecord("undecodable", f"kind {str(kind)[:40]!r} is none of {', '.join(REQUIRED)}")
     if row.get("metric") is not None:
         return "sample"
@@ -148,7 +151,7 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
         )
     if "kind" in names:
         return
-    found = next((k for k, marks in _MARKS if any(mark in names for mark in marks)), None)
+    found = next((k for k, marks in _MARKS.items() if any(mark in names for mark in marks)), None)
     wanted = REQUIRED[found or "step"]
     missing = [name for name in wanted if name not in names]
     if found is None or missing:
@@ -159,7 +162,11 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
 
 
 # In the order of ``kind_of``.
-_MARKS = (("sample", ("metric",)), ("step", ("step", "rank", "step_seconds")), ("event", ("code",)))
+_MARKS: Mapping[Kind, tuple[str, ...]] = {
+    "sample": ("metric",),
+    "step": ("step", "rank", "step_seconds"),
+    "event": ("code",),
+}
 
 
 def _cells(line: bytes) -> list[str] | BadRecord:

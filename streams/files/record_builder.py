@@ -17,7 +17,7 @@ import numpy.typing as npt
 from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
 from slowrank.telemetry.json_rows import Assembler, open_step_record
-from slowrank.telemetry.names import COORDS, unknown_metric
+from slowrank.telemetry.names import COORDS, SUBJECT_NUMBERS, SUBJECT_TEXTS, unknown_metric
 from slowrank.telemetry.schema import (
     CURRENT_STEP_SCHEMA,
     MISSING,
@@ -30,6 +30,7 @@ from streams.columns import Array, pack_arrays
 from streams.files.data_quality import StepColumns, doubts
 from streams.files.node_clocks import clocks_ahead
 from streams.files.readers import REQUIRED, FileProblem, Row, chain, kind_of
+from streams.files.unknown_fields import UnknownFields
 from streams.files.value_parsing import integer_of, number_of, text_of, time_of
 
 _STEP = STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows
@@ -37,13 +38,9 @@ _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
 # Missing is the smallest integer of a type; its complement is the largest.
 _LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSING}
 _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
-_HEAD = ("cluster", "job_id", "attempt", "node", "world_size", "labels")
-_KNOWN = frozenset(("kind", "ts", "coords", "boot_id", "seq", *_KEYS, *_SECONDS, *_HEAD))
 Node = tuple[str, str]
 """Cluster and name of a node."""
 
-# Unknown columns that are named. Chosen: enough for a message.
-MOST_UNKNOWN = 8
 # Order of records with equal times, independent of the order in the files.
 _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 
@@ -52,14 +49,14 @@ _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 class Read:
     """The records in order, how many rows they have, and the counts of unusable rows by reason.
 
-    ``doubts``: (job, reason why its steps may give no finding). ``unknown``: unused columns of step rows.
+    ``doubts``: (job, reason why its steps may give no finding). ``unknown``: fields that are ignored.
     ``ahead``: seconds by which the times of nodes were moved back, because their clocks are off.
     """
 
     records: list[Record] = field(default_factory=list)
     rows: int = 0
     doubts: list[tuple[str, str]] = field(default_factory=list)
-    unknown: set[str] = field(default_factory=set)
+    unknown: UnknownFields = field(default_factory=UnknownFields)
     ahead: dict[Node, float] = field(default_factory=dict)
     bad: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
@@ -74,18 +71,17 @@ class Read:
 def read_records(paths: Iterable[Path]) -> Read:
     """Return the records of all files together, sorted by event time. Raises ``FileProblem``."""
     found = Read()
-    steps, samples = _Steps(), _Samples()
+    steps, samples = _Steps(found.unknown), _Samples()
     numbers: Counter[str] = Counter()
     paths = list(paths)
     for path, number, row in chain(paths):
         try:
             if isinstance(row, BadRecord):
                 raise row
-            found.records += _take(row, steps, samples, numbers)
+            found.records += _take(row, steps, samples, numbers, found.unknown)
             found.rows += 1
         except BadRecord as error:
             found.set_aside(f"{path.name}:{number}", error)
-    found.unknown = steps.unknown
     found.ahead = steps.clocks_ahead()
     for record in (*steps.records(found), *samples.records(found)):
         found.records.append(record)
@@ -97,8 +93,11 @@ def read_records(paths: Iterable[Path]) -> Read:
     return found
 
 
-def _take(row: Row, steps: "_Steps", samples: "_Samples", numbers: Counter[str]) -> list[Record]:
+def _take(
+    row: Row, steps: "_Steps", samples: "_Samples", numbers: Counter[str], unknown: UnknownFields
+) -> list[Record]:
     kind = kind_of(row)
+    unknown.note(kind, row)
     missing = [name for name in REQUIRED[kind] if row.get(name) is None and name != "value"]
     if missing:
         raise BadRecord("undecodable", f"a {kind} row needs {', '.join(missing)}")
@@ -112,15 +111,15 @@ def _take(row: Row, steps: "_Steps", samples: "_Samples", numbers: Counter[str])
     else:
         node = str(row["node"])
         numbers[node] += 1
-        return [_event({"seq": numbers[node]} | row)]
+        return [_event({"seq": numbers[node]} | row, unknown)]
     return []
 
 
 class _Steps:
     """Step rows as columns."""
 
-    def __init__(self) -> None:
-        self.unknown: set[str] = set()
+    def __init__(self, unknown: UnknownFields) -> None:
+        self._unknown = unknown
         self._heads: dict[tuple[Any, ...], int] = {}
         self._group: list[int] = []
         self._ts: list[float] = []
@@ -128,10 +127,9 @@ class _Steps:
         self._seconds: list[list[float]] = []
 
     def add(self, row: Row) -> None:
-        if not row.keys() <= _KNOWN and len(self.unknown) < MOST_UNKNOWN:
-            self.unknown |= {str(name) for name in row.keys() - _KNOWN}
         coords = row.get("coords")
         if isinstance(coords, dict):
+            self._unknown.note("coords", coords)
             row |= {k: v for k, v in coords.items() if k in COORDS}
         keys = [integer_of(row, name) for name in _KEYS]
         seconds = [number_of(row, name) for name in _SECONDS]
@@ -268,17 +266,29 @@ def _steps_record(head: tuple[Any, ...], number: int, ts: float, schema: StepSch
     return check_steps(record)
 
 
-def _event(row: Row) -> NodeEvent:
-    fields = {k: v for k, v in row.items() if k in NodeEvent.__struct_fields__}
-    if isinstance(fields.get("subject"), str):
+def _event(row: Row, unknown: UnknownFields) -> NodeEvent:
+    fields = {k: v for k, v in row.items() if k in NodeEvent.__struct_fields__ and v is not None}
+    subject = fields.get("subject", {})
+    if isinstance(subject, str):
         try:
-            fields["subject"] = msgspec.json.decode(fields["subject"])
+            subject = msgspec.json.decode(subject)
         except msgspec.DecodeError as error:
             raise BadRecord("undecodable", "subject is no JSON object") from error
+    if isinstance(subject, dict):
+        unknown.note("subject", subject)
+        fields["subject"] = _beside_subject(row) | subject
     try:
         return check_event(msgspec.convert({"cluster": "default", **fields}, NodeEvent, strict=False))
     except msgspec.ValidationError as error:
         raise BadRecord("undecodable", f"event: {error}") from error
+
+
+def _beside_subject(row: Row) -> dict[str, str | int]:
+    """Return the fields of the subject that stand beside it, as they do where rows are flat."""
+    numbers = {name: integer_of(row, name) for name in SUBJECT_NUMBERS if row.get(name) is not None}
+    # ``kind`` is that of the row.
+    texts = {name: text_of(row, name, "") for name in SUBJECT_TEXTS if row.get(name) and name != "kind"}
+    return {name: number for name, number in numbers.items() if number != MISSING_INT} | texts
 
 
 def _node(head: tuple[Any, ...]) -> Node:

@@ -74,7 +74,7 @@ def test_two_runs_under_one_name_are_told_of():
 def test_columns_that_nobody_reads_are_named(tmp_path):
     """A name that is nearly right would else be missed in silence."""
     (tmp_path / "a.csv").write_text("step,rank,ts,step_seconds,compute,pp_rank\n0,0,1795160000,1.0,0.8,1\n")
-    assert read_records([tmp_path / "a.csv"]).unknown == {"compute", "pp_rank"}
+    assert read_records([tmp_path / "a.csv"]).unknown.names == {"step": {"compute", "pp_rank"}}
 
 
 def test_wall_clock_alone_identifies_no_rank():

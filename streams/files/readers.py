@@ -16,6 +16,7 @@ from typing import IO, Any, Literal
 import msgspec
 
 from slowrank.telemetry import BadRecord
+from slowrank.telemetry.names import METRICS
 
 # Chosen: bounds memory, as a line is held as a whole.
 MAX_LINE_BYTES = 1 << 20
@@ -65,7 +66,10 @@ def kind_of(row: Mapping[str, Any]) -> Kind:
         return "step"
     if row.get("code") is not None:
         return "event"
-    raise BadRecord("undecodable", "neither step and rank, nor metric, nor code: not a telemetry row")
+    raise BadRecord(
+        "undecodable",
+        f"neither step and rank, nor metric, nor code: not a telemetry row.{one_value_a_row(row)}",
+    )
 
 
 def _ndjson(path: Path) -> Iterator[Line]:
@@ -155,10 +159,25 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
     wanted = REQUIRED[found or "step"]
     missing = [name for name in wanted if name not in names]
     if found is None or missing:
+        others = [kind for kind in _MARKS if found is None and kind != "step"]
+        needs = [f"A {found or 'step'} row needs {', '.join(wanted)}"]
+        needs += [f"{kind} rows need {', '.join(REQUIRED[kind])}" for kind in others]
         raise FileProblem(
             f"{path}: missing column{'s' if len(missing) > 1 else ''} {', '.join(missing)}. "
-            f"There are: {', '.join(names) or 'none'}. A {found or 'step'} row needs {', '.join(wanted)}."
+            f"There are: {', '.join(names) or 'none'}. {'; '.join(needs)}.{one_value_a_row(names)}"
         )
+
+
+def one_value_a_row(names: Iterable[str]) -> str:
+    """Return how samples are written where the names of metrics are taken for fields; else nothing."""
+    found = next((name for name in names if name in METRICS), None)
+    if found is None:
+        return ""
+    return (
+        f" {found} is a metric: samples have one row for each value, with the columns ts, node, metric, "
+        "instance (GPU index or UUID, device/port, empty for the host) and value; as JSON "
+        f'{{"ts":1795160472.0,"node":"n1","metric":"{found}","instance":"0","value":1.0}}'
+    )
 
 
 # In the order of ``kind_of``.

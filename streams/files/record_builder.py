@@ -29,7 +29,7 @@ from slowrank.telemetry.schema import (
 from streams.columns import Array, pack_arrays
 from streams.files.data_quality import StepColumns, doubts
 from streams.files.node_clocks import clocks_ahead
-from streams.files.readers import REQUIRED, FileProblem, Row, chain, kind_of
+from streams.files.readers import REQUIRED, FileProblem, Row, chain, kind_of, one_value_a_row
 from streams.files.unknown_fields import UnknownFields
 from streams.files.value_parsing import integer_of, number_of, text_of, time_of
 
@@ -38,6 +38,8 @@ _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
 # Missing is the smallest integer of a type; its complement is the largest.
 _LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSING}
 _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
+# What an instance of a metric is, by the first letters of its name; those of the host have none.
+_INSTANCE = {"gpu": "the index or UUID of the GPU", "nic": "device/port"}
 Node = tuple[str, str]
 """Cluster and name of a node."""
 
@@ -100,7 +102,8 @@ def _take(
     unknown.note(kind, row)
     missing = [name for name in REQUIRED[kind] if row.get(name) is None and name != "value"]
     if missing:
-        raise BadRecord("undecodable", f"a {kind} row needs {', '.join(missing)}")
+        wide = one_value_a_row(row) if kind == "sample" else ""
+        raise BadRecord("undecodable", f"a {kind} row needs {', '.join(missing)}.{wide}")
     row["ts"] = time_of(row["ts"])
     if kind == "step":
         steps.add(row)
@@ -222,6 +225,9 @@ class _Samples:
         if unknown := unknown_metric(row["metric"]):
             raise BadRecord("unknown_name", str(unknown))
         row["value"] = number_of(row, "value")
+        instance = _INSTANCE.get(row["metric"][:3])
+        if instance and row.get("instance") in (None, ""):
+            raise BadRecord("bad_label", f"{row['metric']} needs instance: {instance}")
         key = (row["ts"], str(row.get("cluster") or "default"), str(row["node"]), str(row.get("seq", "")))
         self._ticks.setdefault(key, []).append(row)
 

@@ -14,6 +14,7 @@ from streams.files.readers import FileProblem
 from streams.files.record_builder import read_records
 
 STEP = {"ts": 1000.5, "job_id": "j", "rank": 3, "node": "n1", "step": 7, "step_seconds": 0.5}
+WIDE = "ts,node,gpu,gpu.power_watts\n"
 
 
 def write(path, *rows):
@@ -167,6 +168,19 @@ def test_an_unknown_metric_is_set_aside_with_the_nearest_known_one(tmp_path):
     assert read.examples == ["s.ndjson:2: there is no metric 'gpu.power_wats' (is it 'gpu.power_watts'?)"]
 
 
+def test_a_sample_of_a_device_needs_its_name(tmp_path):
+    """The other rows of its tick are taken; the host has no instances."""
+    row = {"ts": 1.0, "node": "n", "value": 1.0}
+    gpu = row | {"metric": "gpu.power_watts"}
+    nic, host = row | {"metric": "nic.port.up"}, row | {"metric": "host.load1"}
+    read = read_records([write(tmp_path / "s.ndjson", gpu, gpu | {"instance": "0"}, nic, host)])
+    assert (read.rows, dict(read.bad)) == (2, {"bad_label": 2})
+    assert read.examples == [
+        "s.ndjson:1: gpu.power_watts needs instance: the index or UUID of the GPU",
+        "s.ndjson:3: nic.port.up needs instance: device/port",
+    ]
+
+
 def test_a_file_that_breaks_off_gives_what_was_whole(tmp_path):
     """A truncated gzip file gives its whole lines and one bad one."""
     noise = random.Random(2)
@@ -197,6 +211,23 @@ def test_sample_rows_without_sequence_numbers_are_told_apart(tmp_path):
             "missing column step_seconds. There are: ts, rank, step, loss",
         ),
         ("other.csv", "a,b\n1,2\n", "missing columns step, rank, ts, step_seconds. There are: a, b"),
+        (
+            "other.csv",
+            "a,b\n1,2\n",
+            "sample rows need ts, node, metric, value; event rows need ts, node, source",
+        ),
+        ("wide.csv", WIDE, "gpu.power_watts is a metric: samples have one row for each value"),
+        (
+            "wide.csv",
+            WIDE,
+            "columns ts, node, metric, instance (GPU index or UUID, device/port, empty for the",
+        ),
+        (
+            "wide.csv",
+            f"kind,{WIDE}sample,1,n1,0,400\n",
+            "a sample row needs metric. gpu.power_watts is a metric",
+        ),
+        ("wide.ndjson", '{"ts":1,"node":"n1","gpu.power_watts":400}', "gpu.power_watts is a metric: samples"),
         ("fake.parquet", "PAR1 not really", "not a readable Parquet file"),
         ("semicolons.csv", "ts;rank;step;step_seconds\n1;2;3;4\n", "must be separated by commas"),
         ("twice.csv", "ts,rank,step,step_seconds,ts\n1,2,3,4,5\n", "more than one column 'ts'"),

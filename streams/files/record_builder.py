@@ -4,7 +4,7 @@ Step rows of one node and one second make a record, and so do sample rows of one
 """
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -43,6 +43,9 @@ _INSTANCE = {"gpu": "the index or UUID of the GPU", "nic": "device/port"}
 Node = tuple[str, str]
 """Cluster and name of a node."""
 
+# Examples of rows that are set aside for one reason. Chosen: those of all reasons fit on a screen.
+MOST_EXAMPLES = 4
+
 # Order of records with equal times, independent of the order in the files.
 _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 
@@ -62,11 +65,14 @@ class Read:
     ahead: dict[Node, float] = field(default_factory=dict)
     bad: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
+    _mistakes: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def set_aside(self, where: str, why: BadRecord, rows: int = 1) -> None:
-        """Count unusable rows, and keep the first few as examples."""
+        """Count unusable rows, and keep the first few of each reason that differ as examples."""
         self.bad[why.reason] += rows
-        if len(self.examples) < 5:
+        mistakes = self._mistakes[why.reason]
+        if why.detail not in mistakes and len(mistakes) < MOST_EXAMPLES:
+            mistakes.add(why.detail)
             self.examples.append(f"{where}: {why.detail}")
 
 
@@ -138,8 +144,10 @@ class _Steps:
         seconds = [number_of(row, name) for name in _SECONDS]
         if MISSING_INT in keys[:2]:
             raise BadRecord("bad_number", "step and rank must be whole numbers")
-        if keys[0] < 0 or not 0 <= keys[1] < MAX_RANKS:
-            raise BadRecord("bad_number", f"step must be at least 0 and rank 0 to {MAX_RANKS - 1}")
+        if keys[0] < 0:
+            raise BadRecord("bad_number", f"step {keys[0]} is below 0")
+        if not 0 <= keys[1] < MAX_RANKS:
+            raise BadRecord("bad_number", f"rank {keys[1]} is not 0 to {MAX_RANKS - 1}")
         for name, key in zip(_KEYS, keys, strict=True):
             if key > _LARGEST[name]:
                 raise BadRecord("bad_number", f"{name} must be at most {_LARGEST[name]}")

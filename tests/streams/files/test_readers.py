@@ -157,6 +157,17 @@ def test_bad_lines_are_counted_by_reason_and_the_rest_is_read(tmp_path):
     assert read.examples[0].startswith("bad.ndjson:2")
 
 
+def test_mistakes_that_differ_are_all_shown(tmp_path):
+    """Each reason has examples of its own, and a mistake that repeats is shown once."""
+    late = [STEP | {"ts": "late"}] * 100
+    strange = [STEP | {"node": f"node {i % 3}"} for i in range(30)]
+    numbers = [STEP | {"rank": f"r{i}"} for i in range(30)]
+    read = read_records([write(tmp_path / "a.ndjson", STEP, *late, *strange, *numbers)])
+    assert dict(read.bad) == {"bad_time": 100, "bad_label": 30, "bad_number": 30}
+    lines = [int(example.split(":")[1]) for example in read.examples]
+    assert lines == [2, 102, 103, 104, 132, 133, 134, 135]
+
+
 def test_an_unknown_metric_is_set_aside_with_the_nearest_known_one(tmp_path):
     """It was read as a sample without a value; the other rows of its tick are taken."""
     row = {"kind": "sample", "ts": 1.0, "node": "n", "instance": "0", "value": 300.0}

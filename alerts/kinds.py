@@ -494,7 +494,7 @@ KINDS: dict[str, Kind] = {
         title="{group} has come to carry {ratio} the compute of the others",
         phrase="position of the layers with more work",
         action="CHECK_APP",
-        text="Compare code and configuration with the last fast run: all ranks at {place} slowed alike.",
+        text="Compare code and configuration with the last fast run: all ranks of {place} slowed alike.",
         reported_as="cause",
     ),
     "imbalance.workload": Kind(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from alerts.finding import Action, Advice, Decision
 from alerts.kinds import kind_of
 from alerts.report.advice import reason
-from alerts.report.title import place
+from alerts.report.title import place_in_text
 from slowrank.telemetry import Subject
 
 _DRAINABLE = ("gpu", "node", "rank", "group", "nic")
@@ -36,7 +36,7 @@ def action(
     First what is done first, then what may be done instead. ``where`` names what to look at, if that is not
     all of the subject; ``pages`` is that the finding does.
     """
-    where = where or place(subject)
+    where = where or place_in_text(subject)
     own, likeliest = kind_of(kind), kind_of(hypothesis)
     # A cause that only has to be watched does not replace what the kind asks for.
     watched = likeliest.action == "WATCH" and own.action != "WATCH"
@@ -75,9 +75,8 @@ def paging(step: Action, subject: Subject, *, finding_id: str, why: str) -> Acti
 
 def _drained(step: Action, subject: Subject) -> Action:
     """Return the step with the drain of its machine: before it, or after what may show another culprit."""
-    drains = (
-        f"{_drain(subject, place(subject))}: no other job starts there, and its own goes on until it ends."
-    )
+    drain_it = _drain(subject, place_in_text(subject))
+    drains = f"{drain_it}: no other job starts there, and its own goes on until it ends."
     if step.code.startswith("CHECK_"):
         return replace(step, text=f"{step.text} If that shows nothing, {drains[0].lower()}{drains[1:]}")
     return replace(step, text=f"{drains} {step.text}")
@@ -86,25 +85,25 @@ def _drained(step: Action, subject: Subject) -> Action:
 def _drain(subject: Subject, where: str) -> str:
     if subject.node or (subject.type == "group" and not subject.ranks):
         return f"Drain {subject.node or where}"
-    return f"Look up the node of {where}, drain it"
+    # A likely machine is the node to look up, and not on one.
+    return f"Look up the node of {where.removeprefix('the likely machine of ')}, drain it"
 
 
 def watch(subject: Subject) -> Action:
     """Return the next step for a fault that has to repeat before it is acted on."""
-    return Action("WATCH", f"Watch {place(subject)}: act when it happens again.")
+    return Action("WATCH", f"Watch {place_in_text(subject)}: act when it happens again.")
 
 
 def check_uplinks(subject: Subject) -> Action:
     """Return the next step where a place fell silent at once and no job is seen to have stopped."""
     if subject.type == "site":
-        ways = (
-            f"Check how telemetry leaves {place(subject)} (network, brokers), then its uplinks and its power"
-        )
+        where = place_in_text(subject)
+        ways = f"Check how telemetry leaves {where} (network, brokers), then its uplinks and its power"
         return Action(
             "CHECK_NETWORK", f"{ways}: until a job is seen to stop, silence does not show which it is."
         )
     state = "its nodes send no telemetry, but no job is known to stand still"
-    return Action("CHECK_NETWORK", f"Check the uplinks of {place(subject)}, then its power: {state}.")
+    return Action("CHECK_NETWORK", f"Check the uplinks of {place_in_text(subject)}, then its power: {state}.")
 
 
 def drain(nodes: Sequence[str], finding_id: str, why: str) -> tuple[str, ...]:

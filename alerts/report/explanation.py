@@ -12,7 +12,7 @@ from alerts.harm import IMPACT
 from alerts.kinds import kind_of
 from alerts.reasoning.fusion import LEAST_PEERS, MENTIONED_ABOVE
 from alerts.report.quantity import quantity, unit_of
-from alerts.report.title import place
+from alerts.report.title import place_in_text
 from slowrank.telemetry.records import Subject
 
 # Pieces of evidence that are put into sentences (chosen: what is read at night; the finding has all).
@@ -37,7 +37,7 @@ class Section:
 def explanation(finding: Document) -> list[Section]:
     """Return the sections of a finding's explanation; one without an answer is left out."""
     sections = (
-        Section(f"Why {place(Subject(**finding['subject']))}", tuple(_why(finding))),
+        Section(f"Why {place_in_text(Subject(**finding['subject']))}", tuple(_why(finding))),
         Section("Why not something else", tuple(_why_not(finding))),
         Section("How sure it is", tuple(_how_sure(finding))),
         Section("What would change the verdict", tuple(_what_would_change(finding))),
@@ -99,7 +99,7 @@ def _why_not(finding: Document) -> Iterator[str]:
         yield f"No other explanation has more than {MENTIONED_ABOVE:.0%}."
     suspects: Sequence[Document] = finding.get("suspects") or ()
     for suspect in suspects:
-        yield f"Suspect: {place(Subject(**suspect['subject']))} ({suspect['probability']:.0%})."
+        yield f"Suspect: {place_in_text(Subject(**suspect['subject']))} ({suspect['probability']:.0%})."
     if finding.get("group_key"):
         yield "Another finding explains it: they share one cause, and that one counts the cost."
 

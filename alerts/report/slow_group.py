@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from alerts.report.title import place
+from alerts.report.title import place_in_text
 from slowrank.telemetry import Subject, Suspicion
 
 _MODEL = "gpu_model="
@@ -14,13 +14,14 @@ def slow_group(subject: Subject, suspicions: Sequence[Suspicion]) -> tuple[str, 
     The detector notes what its ranks have in common: their GPU model and coordinates (``gpu_model=A100,
     pp=3``), else which they are (``ranks 7,15``).
     """
-    where = next((e.note for s in suspicions for e in s.evidence if e.note), place(subject))
+    ranks = f"the ranks of {place_in_text(subject)}"
+    where = next((e.note for s in suspicions for e in s.evidence if e.note), ranks)
     models = [word.removeprefix(_MODEL) for word in where.split(", ") if word.startswith(_MODEL)]
     if models:
         return "imbalance.model", models[0]
     coords = subject.coords or {}
     if "pp" in coords:
-        return "imbalance.stage", place(subject)
+        return "imbalance.stage", place_in_text(subject)
     if "ep" in coords:
-        return "imbalance.expert", place(subject)
-    return "imbalance.unknown", place(subject) if coords else where
+        return "imbalance.expert", place_in_text(subject)
+    return "imbalance.unknown", ranks if coords else where

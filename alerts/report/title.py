@@ -8,6 +8,9 @@ from slowrank.telemetry import Subject
 # Characters (chosen: one line of a terminal or of a chat).
 MAX_TITLE = 120
 
+# Places that only their ranks describe.
+_OF_RANKS = ("Likely machine", "Group of ranks")
+
 # Nodes that are named of a group (chosen: as many as are evicted together).
 _MOST_NODES = 8
 
@@ -35,7 +38,7 @@ def title(
         row = why
     template = row.title or "{place}: " + kind.replace("{", "").replace("}", "")
     text = template.format(
-        place=place(subject),
+        place=place(subject) if template.startswith("{place}") else place_in_text(subject),
         group=place(subject) if subject.coords else f"A group of ranks of job {subject.job_id}",
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
         peers="it was" if own_past else _count(peers, peer),
@@ -65,6 +68,16 @@ def _count(peers: int | None, peer: str) -> str:
 def place(subject: Subject) -> str:
     """Return how people call the subject: ``gpu-0423 GPU 5 (rank 3389)``."""
     return _PLACES[subject.type](subject) if subject.type in _PLACES else _named(subject)
+
+
+def place_in_text(subject: Subject) -> str:
+    """Return ``place`` as it reads inside a sentence: ``the likely machine of ranks 8-15 of job j1``."""
+    name = place(subject)
+    if subject.node and name.startswith(subject.node):
+        return name
+    # Names and abbreviations (GPU, NIC) keep their letters.
+    in_text = f"{name[0].lower()}{name[1:]}" if name[1:2].islower() else name
+    return f"the {in_text}" if name.startswith(_OF_RANKS) else in_text
 
 
 def _on_node(s: Subject) -> str:
@@ -137,9 +150,9 @@ def _family(s: Subject) -> str:
 
 
 def places(subjects: Sequence[Subject]) -> str:
-    """Return how people call several GPUs at once: ``gpu-0423 GPUs 4, 5 (ranks 3388, 3389)``."""
+    """Return how several GPUs are called in a sentence: ``gpu-0423 GPUs 4, 5 (ranks 3388, 3389)``."""
     if len(subjects) == 1:
-        return place(subjects[0])
+        return place_in_text(subjects[0])
     node, job = subjects[0].node, subjects[0].job_id
     if nodes := sorted({s.node for s in subjects if s.node} if any(s.node != node for s in subjects) else ()):
         more = f" and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""

@@ -13,7 +13,7 @@ from alerts.report.action import action, paging
 from alerts.report.advice import Loss, advice
 from alerts.report.cost import ActionCosts, lost_per_hour
 from alerts.report.severity import ORDER, is_sustained, isolated, milder, severity
-from alerts.report.title import MAX_TITLE, places, title
+from alerts.report.title import MAX_TITLE, place_in_text, places, title
 from slowrank.telemetry import Subject
 
 GPU = Subject(type="gpu", cluster="c", node="gpu-0423", gpu_index=5, rank=3389, job_id="j")
@@ -184,6 +184,43 @@ def test_gpus_of_several_nodes_are_called_by_these(nodes, expected):
     assert places(gpus) == expected
 
 
+UNNAMED = Subject(type="node", cluster="c", ranks="88-95", job_id="j")
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [
+        (UNNAMED, "the likely machine of ranks 88-95 of job j"),
+        (Subject(type="group", cluster="c", ranks="8-11", job_id="j"), "the group of ranks 8-11 of job j"),
+        (Subject(type="group", cluster="c", coords={"dp": 0}, job_id="j"), "replica dp=0 of job j"),
+        (Subject(type="job", cluster="c", job_id="j"), "job j"),
+        (Subject(type="job", cluster="c", job_id="j", coords={"pp": 3}), "stage 3 of job j"),
+        (Subject(type="rank", cluster="c", rank=5, job_id="j"), "rank 5 of job j"),
+        (Subject(type="rack", cluster="c", rack="R7"), "rack R7"),
+        (Subject(type="site", cluster="Prod"), "cluster Prod"),
+        (Subject(type="node", cluster="c", node="Node-1"), "Node-1"),
+        (Subject(type="gpu", cluster="c", node="Rank7", gpu_index=5), "Rank7 GPU 5"),
+        (Subject(type="nic", cluster="c"), "NIC"),
+    ],
+)
+def test_places_read_well_inside_a_sentence(subject, name):
+    """What is no name begins with a small letter there, and with a capital in titles."""
+    assert place_in_text(subject) == name
+    assert title("data.loader_slow", subject)[0] == name.removeprefix("the ")[0].upper()
+    assert title("host.clock_skew", subject) == f"The clock of {name} is off"
+
+
+def test_the_node_of_an_unnamed_machine_is_looked_up():
+    """By its ranks; the rest of the text calls it the likely machine."""
+    assert told("straggler.fail_slow", UNNAMED).text.startswith(
+        "Run diagnostics on the likely machine of ranks 88-95 of job j at the next pause."
+    )
+    assert (
+        "Look up the node of ranks 88-95 of job j, drain it"
+        in told("straggler.fail_slow", UNNAMED, pages=True).text
+    )
+
+
 @pytest.mark.slow
 @given(
     st.sampled_from([*KINDS, "xid.31", "new.kind{0}"]),
@@ -253,7 +290,7 @@ def test_what_may_be_the_data_is_looked_at_before_its_node_is_drained(lost):
 def test_a_machine_without_a_name_is_looked_up_first():
     """No command is made up for it."""
     page = told("straggler.fail_slow", NOWHERE, pages=True)
-    assert page.text.startswith("Look up the node of Rank 3 of job j1, drain it: no other job starts there")
+    assert page.text.startswith("Look up the node of rank 3 of job j1, drain it: no other job starts there")
     assert page.commands == ()
 
 

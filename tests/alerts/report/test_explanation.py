@@ -105,3 +105,14 @@ def test_every_kind_of_finding_is_explained(file):
         sections = explanation(json.loads(text))
         assert len(sections) >= 3
         assert all(line.endswith((".", "].")) and len(line) < 1000 for s in sections for line in s.lines)
+
+
+def test_places_begin_with_a_small_letter_in_sentences():
+    """In the heading as after a colon; names keep their letters."""
+    unnamed = {"type": "node", "cluster": "c", "ranks": "8-15", "job_id": "j"}
+    suspect = {"subject": {"type": "rank", "cluster": "c", "rank": 3, "job_id": "j"}, "probability": 0.5}
+    sections = explanation(BARE | {"subject": unnamed, "suspects": [suspect]})
+    assert sections[0].title == "Why not something else"
+    assert "Suspect: rank 3 of job j (50%)." in sections[0].lines
+    (first, *_) = explanation(BARE | {"subject": unnamed, "evidence": [TIMING]})
+    assert first.title == "Why the likely machine of ranks 8-15 of job j"

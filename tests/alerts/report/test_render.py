@@ -259,10 +259,10 @@ def of_group(note, coords=None, *, score=2.0, onset=5.0):
     ("note", "coords", "words"),
     [
         ("pp=3", {"pp": 3}, "Give the slowest stage fewer layers"),
-        ("ep=5", {"ep": 5}, "over the experts of Group ep=5 of job j"),
+        ("ep=5", {"ep": 5}, "over the experts of group ep=5 of job j"),
         ("gpu_model=A100", None, "slower GPU model (A100)"),
         ("gpu_model=A100, pp=3", {"pp": 3}, "slower GPU model (A100)"),
-        ("tp=1", {"tp": 1}, "Look at what Group tp=1 of job j share"),
+        ("tp=1", {"tp": 1}, "Look at what the ranks of group tp=1 of job j share"),
         ("ranks 7,15", None, "Look at what ranks 7,15 share"),
     ],
 )

@@ -65,7 +65,7 @@ def test_groups_of_a_job_whose_rows_name_no_node_and_no_coordinates_are_told_by_
     found = last["8-11"]
     assert found.title == "Group of ranks 8-11 of job j1 is 1.30x slower than 12 peers"
     assert [s.subject.rank for s in found.suspects] == [8, 9, 10, 11]
-    assert found.action.text.startswith("Look up the node of Group of ranks 8-11 of job j1, drain it")
+    assert found.action.text.startswith("Look up the node of the group of ranks 8-11 of job j1, drain it")
     assert found.action.commands == ()
 
 

@@ -149,8 +149,8 @@ def test_a_silent_switch_is_one_finding():
     assert told(versions) == [("exporter.stale", "leaf-2")]
     whole = next(f for f in reversed(versions) if f.subject.type == "switch")
     assert (whole.cause.hypothesis, list(whole.cause.alternatives)) == ("fabric.rail_degraded", ["domain"])
-    assert whole.title == "No telemetry from Switch leaf-2"
-    assert whole.action.text.startswith("Check the uplinks of Switch leaf-2")
+    assert whole.title == "No telemetry from switch leaf-2"
+    assert whole.action.text.startswith("Check the uplinks of switch leaf-2")
 
 
 def test_one_rail_of_one_switch():
@@ -389,7 +389,7 @@ def test_most_of_the_cluster_is_the_site_and_not_its_racks():
     versions = run(silent(range(0, 80)))
     assert told(versions) == [("exporter.stale", None)]
     whole = next(f for f in versions if f.subject.type == "site")
-    assert (whole.title, whole.severity) == ("No telemetry from Cluster c", "error")
+    assert (whole.title, whole.severity) == ("No telemetry from cluster c", "error")
     assert whole.action.code == "CHECK_NETWORK"
     assert "dark: rack rack-00" in whole.evidence[0].note
     causes = {whole.cause.hypothesis, *whole.cause.alternatives}

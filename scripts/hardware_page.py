@@ -38,7 +38,10 @@ This page is generated from the tables in `streams/node/rules/counter_rules.py` 
   slows.
 * **Opens**: whether the rule opens a finding by itself (`alone`), or only together with evidence of another
   family at the same place within a minute (`together`); until then the finding is `suspected`, and it expires
-  after ten minutes.
+  after ten minutes. What lowers the clocks of a GPU is one family: the states and counters of
+  throttling, a low clock, and the changes (`change.gpu.…`) of its clock, power, temperature and tensor
+  activity. Together they open nothing without evidence of another family, such as step times. The counters,
+  states and changes of ports are one family too.
 * **Action**: the default of the kind. XID 154, and faults reported with it, use the action in the driver's
   message: reset, reboot, or drain and reset.
 * **Source**: of the trigger. `slowrank`: our own choice. `after X (…)`: X uses the value in brackets. For the

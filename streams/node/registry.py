@@ -10,6 +10,7 @@ from streams.node.detectors.cnp_rate import CnpRate
 from streams.node.detectors.device_presence import GpuPresence
 from streams.node.detectors.exporter_health import ExporterHealth
 from streams.node.detectors.frozen_readings import FrozenReadings
+from streams.node.detectors.hot_gpus import HotGpus
 from streams.node.detectors.idle_nodes import IdleNodes
 from streams.node.detectors.level_changes import level_changes
 from streams.node.detectors.port_history import PortHistory
@@ -25,6 +26,7 @@ NODE_DETECTORS: tuple[NodeDetectorFactory, ...] = (
     # These find nothing by themselves: they add the derived columns that the state rules test.
     FrozenReadings,
     ClockHistory,
+    HotGpus,
     PortHistory,
     CnpRate,
     ReadTimes,

@@ -1,7 +1,8 @@
-"""Derived column: GPUs whose SM clock has been below that of their node's other GPUs ever since.
+"""Derived columns: GPUs whose SM clock is far below that of their node's other GPUs, or was low ever since.
 
 A clock that falls is a change of level (``level_changes``). One that was locked before the first sample does
-not change: only the siblings, which are of the same model, show what it should be.
+not change: only the siblings, which are of the same model, show what it should be. Without step times no
+other family of evidence confirms either; a clock that is far below for minutes needs none.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,17 @@ from streams.columns import FloatArray, Mask
 from streams.node.batch import Batch, Shape
 from streams.node.config import NodeConfig
 from streams.node.detector import Increases, Origin
-from streams.node.rules.state_rules import ALWAYS_LOW, LOADED
+from streams.node.rules.state_rules import (
+    ALWAYS_LOW,
+    FAR_LOW,
+    HELD_BY,
+    HW_SLOWDOWN,
+    HW_THERMAL,
+    LOADED,
+    POWER_BRAKE,
+    SW_POWER_CAP,
+    SW_THERMAL,
+)
 
 CLOCK = "gpu.clock.sm_hz"
 
@@ -21,31 +32,54 @@ CLOCK = "gpu.clock.sm_hz"
 # at their power limit may differ by as much.
 LOW = 0.96
 
+# Chosen, of the siblings' median: GPUs of one model at their power limit differ by less, as a rule (some 8 %:
+# Sinha et al., "Not All GPUs Are Created Equal", SC22).
+FAR = 0.85
+
+# Utilisation from which a clock that is far below counts. Chosen: a GPU that waits for work most of the time
+# lowers its clock by itself.
+BUSY = 0.5
+
+# Chosen: longer than a checkpoint, in which no clock can be compared. A clock that is far below before and
+# after such a pause was so all the time.
+PAUSE_SECONDS = 60.0
+
+# Bits of NVML that say why a clock is low.
+STATED = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
+
 # Chosen: the median of fewer is one GPU's clock.
 SIBLINGS = 3
 
 
 class ClockHistory:
-    """Adds ``ALWAYS_LOW`` to the GPU columns: loaded, low, and never seen at full clock under load."""
+    """Adds three GPU columns; clocks are compared under load.
+
+    ``ALWAYS_LOW``: low, and never seen at full clock. ``FAR_LOW``: far below, now or before a pause of at
+    most a minute. ``HELD_BY``: the reasons that NVML has stated since then.
+    """
 
     counters: Mapping[Owner, tuple[str, ...]] = {}
 
     def __init__(self, shape: Shape, nodes: int, config: NodeConfig) -> None:
         self._was_full = np.zeros((nodes, shape.gpus), np.bool_)
+        self._far_low_at = np.full((nodes, shape.gpus), -np.inf)
+        self._stated = np.zeros((nodes, shape.gpus), np.int64)
 
     def update(self, batch: Batch, increases: Increases) -> tuple[()]:
-        """Add the column [n, gpus]."""
-        loaded = batch.gpu["gpu.utilization_ratio"] > LOADED
-        clock = np.where(loaded, batch.gpu[CLOCK], np.nan)
-        low = _low(clock)
+        """Add the columns [n, gpus]."""
+        used = batch.gpu["gpu.utilization_ratio"]
+        clock = np.where(used > LOADED, batch.gpu[CLOCK], np.nan)
+        low = _below(clock, LOW)
         was_full = self._was_full[batch.rows] | ((clock > 0) & ~low)
         self._was_full[batch.rows] = was_full
         batch.gpu.columns[ALWAYS_LOW] = low & ~was_full
+        self._add_far_low(batch, np.where(used > BUSY, batch.gpu[CLOCK], np.nan))
         return ()
 
     def restart(self, node: int) -> None:
         """Compare with no clock before a reboot."""
         self._was_full[node] = False
+        self._far_low_at[node], self._stated[node] = -np.inf, 0
 
     def forget(self, node: int) -> None:
         """Nothing outlives a restart."""
@@ -53,12 +87,38 @@ class ClockHistory:
     def carry(self, node: int, source: "ClockHistory", origin: Origin) -> None:
         """State by slot starts anew."""
 
+    def _add_far_low(self, batch: Batch, clock: FloatArray) -> None:
+        ts, reasons = batch.ts[:, None], batch.gpu["gpu.throttle_reasons"]
+        stated = np.where(reasons > 0, reasons, 0).astype(np.int64) & STATED
+        far = _below(clock, FAR) & ((stated > 0) | _unexplained(batch))
+        compared = (clock > 0) & (np.isfinite(clock).sum(axis=1, keepdims=True) > SIBLINGS)
+        at = np.where(compared, -np.inf, self._far_low_at[batch.rows])
+        at = self._far_low_at[batch.rows] = np.where(far, ts, at)
+        lasts = ts - at <= PAUSE_SECONDS
+        held = np.where(far, self._stated[batch.rows] | stated, self._stated[batch.rows])
+        self._stated[batch.rows] = np.where(lasts, held, 0)
+        batch.gpu.columns[FAR_LOW] = lasts
+        batch.gpu.columns[HELD_BY] = self._stated[batch.rows]
 
-def _low(clock: FloatArray) -> Mask:
-    """Return which clocks [n, gpus] are below the median of at least three others; NaN: not read."""
-    low = np.asarray(clock < LOW * np.fmax.reduce(clock, axis=1, initial=0.0)[:, None])
+
+def _below(clock: FloatArray, share: float) -> Mask:
+    """Return which clocks [n, gpus] are below the median of at least three others, times ``share``; NaN: not
+    read."""
+    low = np.asarray(clock < share * np.fmax.reduce(clock, axis=1, initial=0.0)[:, None])
     for k, i in np.argwhere(low).tolist():
         others = np.delete(clock[k], i)
         others = others[np.isfinite(others)]
-        low[k, i] = others.size >= SIBLINGS and clock[k, i] < LOW * np.median(others)
+        low[k, i] = others.size >= SIBLINGS and clock[k, i] < share * np.median(others)
     return low
+
+
+def _unexplained(batch: Batch) -> Mask:
+    """Return of which GPUs [n, gpus] neither the power limit nor the work explains a low clock.
+
+    Heavier work than that of the siblings does, by the limit. Where no reasons are read, only GPUs of a job
+    are known to do the same work.
+    """
+    reasons = batch.gpu["gpu.throttle_reasons"]
+    known = reasons >= 0
+    capped = known & (np.where(known, reasons, 0).astype(np.int64) & SW_POWER_CAP != 0)
+    return np.asarray(~capped & (known | batch.in_job[:, None]))

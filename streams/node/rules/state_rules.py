@@ -18,9 +18,9 @@ from streams.node.rules.counter_rules import (
     xid_symptom,
 )
 
-# Bits of NVML's reasons to lower the clocks. The software power cap (4) is not among them: at full load it is
-# set on healthy GPUs.
-IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 1, 8, 32, 64, 128
+# Bits of NVML's reasons to lower the clocks. The software power cap is no evidence: at full load it is set on
+# healthy GPUs.
+IDLE, SW_POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 1, 4, 8, 32, 64, 128
 
 # Rule of the recovery action that a driver asks for, and the seconds without one that clear it. Chosen: the
 # default of ``Debounce``.
@@ -35,6 +35,20 @@ FROZEN, STUCK = "gpu.frozen", "exporter.stuck"
 
 # Derived, GPU: whether its clock has been below its siblings' ever since (``detectors.clock_history``).
 ALWAYS_LOW = "gpu.clock.always_low"
+
+# Derived, GPU: whether its clock is far below its siblings', and the bits that have said why
+# (``detectors.clock_history``).
+FAR_LOW, HELD_BY = "gpu.clock.far_low", "gpu.clock.held_by"
+
+# Derived, node: the share of its GPUs whose clocks heat holds down (``detectors.hot_gpus``).
+HOT_SHARE = "gpu.throttle.thermal_share"
+# Chosen: most GPUs, as the last ones may still be cool enough.
+MOST_GPUS = 0.75
+
+# Chosen: no shift of the load, and no thermal control, holds one GPU's clock far below the others' so long.
+FAR_LOW_HOLD_SECONDS = 180.0
+# Chosen: heat swings within seconds on each GPU, but not on most of a node at once.
+HOT_NODE_HOLD_SECONDS = 60.0
 
 # Derived, port: see ``detectors.port_history``.
 WAS_UP, BEST_SPEED, OTHERS_UP, IN_JOB = "was_up", "best_speed", "others_up", "in_job"
@@ -75,6 +89,16 @@ def _unexplained_slowdown(gpu: Mapping[str, Array]) -> Mask:
     return np.asarray(_reason(HW_SLOWDOWN)(gpu) & (reasons & (SW_THERMAL | HW_THERMAL | POWER_BRAKE) == 0))
 
 
+def _far_low(bits: int, unless: int = 0) -> Callable[[Mapping[str, Array]], Mask]:
+    """Return the test for clocks far below the siblings', for one of the reasons ``bits`` (0: for none)."""
+
+    def test(gpu: Mapping[str, Array]) -> Mask:
+        far, held = gpu[FAR_LOW], gpu[HELD_BY]
+        return np.asarray(far & (held & bits != 0 if bits else held == 0) & (held & unless == 0))
+
+    return test
+
+
 def _narrow(gpu: Mapping[str, Array]) -> Mask:
     width, widest = gpu["gpu.pcie.link_width"], gpu["gpu.pcie.link_width_max"]
     return np.asarray((width > 0) & (width < widest) & _loaded(gpu))
@@ -110,6 +134,8 @@ def _slow_reads(gpu: Mapping[str, Array]) -> Mask:
 def _flag(metric: str) -> Callable[[Mapping[str, Array]], Mask]:
     return lambda columns: np.asarray(columns[metric] > 0)
 
+
+_FAR = "SM clock below 85 % of the node's other GPUs (median), utilisation > 50 %"
 
 # Holds that "slowrank" set are chosen: 10 s (ten samples) where healthy hardware shows the condition for
 # single samples, 30 s where it does so for seconds (thermal control, link training). Levels are chosen at the
@@ -168,6 +194,43 @@ GPU_STATES = (
         _flag(ALWAYS_LOW),
         Debounce(hold=30.0),
         Symptom("clock.low", "clocks", "warning", 2.0),
+        "slowrank",
+    ),
+    # These last: clocks that are so low are a finding without step times, too.
+    StateRule(
+        "far_low_clock",
+        f"{_FAR}, no reason stated and no software power cap (4)",
+        "gpu.clock.sm_hz",
+        _far_low(0),
+        Debounce(hold=FAR_LOW_HOLD_SECONDS),
+        Symptom("clock.low", "clocks", "warning", 2.0, alone=True),
+        "slowrank",
+    ),
+    StateRule(
+        "far_low_thermal",
+        f"{_FAR}, a thermal bit (32 or 64)",
+        "gpu.clock.sm_hz",
+        _far_low(SW_THERMAL | HW_THERMAL),
+        Debounce(hold=FAR_LOW_HOLD_SECONDS),
+        Symptom("throttle.thermal", "clocks", "warning", 3.0, alone=True),
+        "slowrank",
+    ),
+    StateRule(
+        "far_low_power",
+        f"{_FAR}, power brake bit (128)",
+        "gpu.clock.sm_hz",
+        _far_low(POWER_BRAKE, unless=SW_THERMAL | HW_THERMAL),
+        Debounce(hold=FAR_LOW_HOLD_SECONDS),
+        Symptom("throttle.power", "clocks", "warning", 3.0, alone=True),
+        "slowrank",
+    ),
+    StateRule(
+        "far_low_slowdown",
+        f"{_FAR}, HW slowdown bit (8) without one that says why",
+        "gpu.clock.sm_hz",
+        _far_low(HW_SLOWDOWN, unless=SW_THERMAL | HW_THERMAL | POWER_BRAKE),
+        Debounce(hold=FAR_LOW_HOLD_SECONDS),
+        Symptom("throttle.hw_slowdown", "clocks", "warning", 3.0, alone=True),
         "slowrank",
     ),
     StateRule(
@@ -311,6 +374,16 @@ NIC_STATES = (
 # Congestion is measured on the mean port: notifications on a single one are no full network. Ten times the
 # usual rate is chosen: well above its variation with the traffic.
 NODE_STATES = (
+    # No sibling shows how low their clocks are, and no family confirms it, where all of a node are hot.
+    StateRule(
+        "hot_node",
+        "thermal bits (32, 64) on three quarters of the node's GPUs, at least three, not idle",
+        HOT_SHARE,
+        lambda node: np.asarray(node[HOT_SHARE] >= MOST_GPUS),
+        Debounce(hold=HOT_NODE_HOLD_SECONDS),
+        Symptom("throttle.thermal", "clocks", "warning", 3.0, alone=True),
+        "slowrank",
+    ),
     StateRule(
         "congested",
         "congestion notifications 10 times as frequent as usual and 100 a second a port, in a job",

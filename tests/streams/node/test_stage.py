@@ -92,7 +92,7 @@ def test_a_fallen_clock_on_one_gpu_is_suspected_and_cleared_when_it_is_back():
     """One GPU clocking 20 % below its past, its siblings steady, is one suspicion that does not convict."""
 
     def slowed(t, i, gpu):
-        return gpu | ({"gpu.clock.sm_hz": 1.4e9} if i == 5 and 1300 <= t < 1500 else {})
+        return gpu | ({"gpu.clock.sm_hz": 1.4e9} if i == 5 and 1300 <= t < 1450 else {})
 
     found = run(NodeStage(), seconds=700, change=slowed)
     raised = [s for s in found if s.state == "raise"]
@@ -127,12 +127,12 @@ def test_a_change_of_all_gpus_does_not_date_what_one_does_after_it():
 
 
 def clocks_down(declared, *, batch):
-    """Return what is said of a GPU whose clock is low from 1300 to 1500, and of a job's event at a time."""
+    """Return what is said of a GPU whose clock is low from 1300 to 1450, and of a job's event at a time."""
     rng = np.random.default_rng(1)
     records: list[Any] = []
     for t in range(1000, 1700):
         gpus = [healthy_gpu(rng, t) for _ in range(GPUS)]
-        if 1300 <= t < 1500:
+        if 1300 <= t < 1450:
             gpus[5]["gpu.clock.sm_hz"] = 1.4e9
         records += [event("job.schedule", float(t), source="job")] if t == declared else []
         records.append(sample(t, gpus=gpus))

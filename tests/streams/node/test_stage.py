@@ -672,3 +672,18 @@ def test_one_fault_that_repeats_itself_for_hours_is_no_repeat_offender():
     for n in range(600):
         found += stage.process(event("xid.119", 60.0 * n, seq=n))
     assert {s.kind for s in found} == {"xid.119"}
+
+
+def test_the_values_of_a_pause_are_no_change_of_level():
+    """GPUs of a checkpoint end their pause some samples apart: idle clocks and little power slow nobody."""
+    idle = {"gpu.clock.sm_hz": 3.45e8, "gpu.power_watts": 75.0, "gpu.tensor_active_ratio": 0.0}
+
+    def paused(t, i, gpu):
+        rests = 1300 <= t < (1360 if i == 4 else 1320)
+        how = {"gpu.utilization_ratio": 0.0, "gpu.throttle_reasons": 1}
+        return gpu | (idle | how if rests else {})
+
+    assert run(NodeStage(), seconds=450, change=paused) == []
+    # The same values under load are.
+    busy = run(NodeStage(), seconds=450, change=lambda t, i, g: g | (idle if i == 4 and t >= 1300 else {}))
+    assert "clock.low" in kinds(busy)

@@ -1,7 +1,8 @@
 """The ``no_progress`` half of the hang rule: a job without a new step for longer than any pause explains.
 
-With g the median of the last 256 gaps between new steps [s], p the longest pause that may be due here and q
-the longest usual one (``pauses``), and d the delay with which rows are sent, a job without a new step is
+With g the upper quartile of the last 256 gaps between new steps [s], p the longest pause that may be due
+here and q the longest usual one (``pauses``), and d the delay with which rows are sent, a job without a new
+step is
 
 * suspected early after max(12, 4 g, 2 p) + d, which counts only where all of its machines spin besides;
 * stalled after max(15, 5 g, 2 p) + d, three times that in its first 60 steps;
@@ -67,6 +68,11 @@ _PROMPT_SECONDS = 2.0
 # Place among the latest delays in sending of the one that counts. Chosen: the two largest may be an outage's.
 _ODD = 3
 
+# Share of the gaps that are no longer than the usual one. Chosen: where steps are of two kinds, as the
+# rollouts and updates of reinforcement learning, their median is of either kind from one step to the next; a
+# pause that comes less often than every fourth step has a rhythm of its own (``pauses``).
+_USUAL = 0.75
+
 # Before so many steps were seen usual steps are unknown. Chosen: the warm-up of ``StragglerConfig``;
 # compiling and filling caches take as long as they do.
 _LEARN_GAPS = 20
@@ -125,7 +131,7 @@ class StallWatch:
             self._gaps.append(ts - self._last)
             if len(self._gaps) <= _LEARN_GAPS:
                 self._starts = max(self._starts, ts - self._last)
-            self._usual = sorted(self._gaps)[len(self._gaps) // 2]
+            self._usual = sorted(self._gaps)[int(_USUAL * len(self._gaps))]
             self._pauses.step(number, ts, gap=ts - self._last, usual=self._usual)
         # A job may report every n-th step only: its next one is as many steps further on.
         self._number, self._stride = number, max(1, number - self._number)

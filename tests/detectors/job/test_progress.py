@@ -67,6 +67,17 @@ def test_long_steps_need_long_allowances(step, expected):
     assert waits(*stepped([step] * 100))[:2] == expected
 
 
+@pytest.mark.parametrize("updates", [1, 2])
+def test_rollouts_that_come_every_few_steps_are_no_stalls(updates):
+    """A job that generates for a minute or two between updates of 10 s waits for a few such minutes."""
+    rollouts = [60.0, 110.0, 75.0, 60.0, 90.0]
+    gaps = [gap for n in range(40) for gap in (*[10.0] * updates, rollouts[n % len(rollouts)])]
+    for seen in range(21, len(gaps)):
+        progress, ts = stepped(gaps[:seen])
+        assert progress.look(ts + gaps[seen] - 0.1) == []
+    assert waits(progress, ts)[0] >= 200.0
+
+
 @pytest.mark.parametrize(
     ("delays", "expected"),
     [([1.9], [12.0, 15.0, 120.0]), ([0.1, 4.0, 10.0], [20.0, 23.0, 128.0])],

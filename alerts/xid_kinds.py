@@ -13,13 +13,17 @@ _TEXTS = {
     "CONTACT_SUPPORT": "Take {{place}} out of service and ask its vendor: {what}.",
     "HARDWARE_INSPECTION": "Inspect {{place}}: {what}.",
     "RUN_DIAG": "Run diagnostics on {{place}}: {what}.",
+    "CHECK_APP": (
+        "Look at the program that ran on {{place}}: {what}. Run diagnostics if others have it there, too."
+    ),
     "NONE": "Nothing to do by itself: {what}.",
 }
 
 
 def _catalogued(number: int, row: Xid) -> Kind:
-    # An application's XID is a finding only if it repeats on one GPU, and is an error of the GPU then.
-    severity: Severity = row.grade if row.grade in ("critical", "error", "warning") else "error"
+    # An application's XID is a finding only if it repeats on one GPU. One user's bug does so too, and no row
+    # names the program: it is a warning.
+    severity: Severity = row.grade if row.grade in ("critical", "error") else "warning"
     return Kind(
         standing=Standing.FATAL,
         title=f"{{place}} reports XID {number}: {row.meaning}",

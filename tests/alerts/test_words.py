@@ -77,10 +77,11 @@ def test_a_small_slowdown_pages_once_it_has_lasted(job_slowdown, seconds, expect
 @pytest.mark.parametrize(
     ("kind", "stated", "expected"),
     [
-        ("xid.31", [], "error"),
-        ("xid.31", [None], "error"),
-        ("xid.31", ["info"], "info"),
-        ("xid.31", ["info", "warning", None], "warning"),
+        ("xid.62", [], "error"),
+        ("xid.62", [None], "error"),
+        ("xid.62", ["info"], "info"),
+        ("xid.62", ["info", "warning", None], "warning"),
+        ("xid.31", [], "warning"),
         ("link.nic_errors", ["critical"], "warning"),
         ("link.nic_flap", ["warning"], "warning"),
         ("link.nic_flap", ["warning", "error"], "error"),

@@ -12,7 +12,7 @@ from typing import Literal
 Grade = Literal["critical", "error", "warning", "application", "recorded"]
 """Grade of one XID. ``critical`` and ``error``: the GPU is lost or unusable until it is reset or its node
 rebooted. ``warning``: a fault of hardware or driver with which the GPU still works. ``application``: a fault
-of the program unless it repeats on one GPU. ``recorded``: no evidence by itself."""
+of the program, and a warning where it repeats on one GPU. ``recorded``: no evidence by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def _reset(meaning: str, grade: Grade = "error", bucket: str = "RESET_GPU/CONTAC
 
 
 def _program(meaning: str, bucket: str = "RESTART_APP/CONTACT_SUPPORT") -> Xid:
-    return Xid(meaning, "application", "RUN_DIAG", bucket)
+    return Xid(meaning, "application", "CHECK_APP", bucket)
 
 
 def _odd(meaning: str, bucket: str = "IGNORE/CONTACT_SUPPORT", *, grade: Grade = "warning") -> Xid:

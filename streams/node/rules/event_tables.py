@@ -56,11 +56,16 @@ _XID_SYMPTOMS: dict[int, Symptom] = {
 _OF_OTHERS = ("IGNORE", "RESTART_APP", "XID_154")
 
 
+def _repeating(code: int) -> Symptom:
+    # A warning only: repeated starts of one faulty program look the same as a faulty GPU.
+    return Symptom(f"xid.{code}", "event", "warning", 2.0, alone=True)
+
+
 def _xid_rule(code: int, row: Xid) -> EventRule | None:
     if row.grade == "recorded":
         return None
     if row.grade == "application":
-        return EventRule(xid_symptom(code, "error", 2.0), "slowrank", faults=3, window=86400.0, shared=True)
+        return EventRule(_repeating(code), "slowrank", faults=3, window=86400.0, shared=True)
     if row.grade == "warning":
         return EventRule(Symptom(f"xid.{code}", "event", "warning", 2.0, alone=True), _XID)
     usual = xid_symptom(code, row.grade, 6.0 if row.grade == "critical" else 5.0)
@@ -74,9 +79,7 @@ _REPEATED = "after NVSentinel (3 flaps of a port)"
 # By the names of ``event_grades``. None: recorded, and no evidence by itself.
 EVENT_RULES: dict[str, EventRule | None] = {
     **{f"xid.{code}": _xid_rule(code, row) for code, row in sorted(XIDS.items())},
-    "xid.31": EventRule(
-        xid_symptom(31, "error", 2.0), "after NVSentinel (2 faults)", faults=3, window=86400.0, shared=True
-    ),
+    "xid.31": EventRule(_repeating(31), "after NVSentinel (2 faults)", faults=3, window=86400.0, shared=True),
     "xid.74": EventRule(_NVLINK, "slowrank", faults=2, fatal=True, first=_NVLINK_ONCE),
     **{
         f"xid.{code}{NONFATAL}": EventRule(_NVLINK_ONCE, _REPEATED, faults=3, window=3600.0)

@@ -4,6 +4,7 @@ import pytest
 
 from alerts.cases.lifecycle import NOTIFIED
 from slowrank.telemetry import NodeEvent
+from slowrank.telemetry.hardware.xids import XIDS
 from streams.pipeline import local_pipeline
 
 T0 = 1_795_160_000.0
@@ -183,6 +184,19 @@ def test_what_heals_by_itself_is_a_finding_when_it_repeats(code, message, few, m
 
     assert opened(*lines(few), until=apart * few) == {}
     assert len(opened(*lines(many), until=apart * many)) == 1
+
+
+@pytest.mark.parametrize("number", [n for n, row in XIDS.items() if row.grade == "application"])
+def test_what_a_program_repeats_is_a_warning_about_the_program(number):
+    """One user's faulty kernels look the same as a faulty GPU: neither an error nor a diagnosis."""
+    lines = []
+    for n in range(5):
+        lines += [event(f"xid.{number}", f"pid={4000 + n}, name=python", ts=60.0 * n, seq=2 * n)]
+        lines += [event("xid.43", f"pid={4000 + n}, name=python", ts=60.0 * n + 1.0, seq=2 * n + 1)]
+
+    [found] = opened(*lines, until=300.0).values()
+
+    assert (found.kind, found.severity, found.action.code) == (f"xid.{number}", "warning", "CHECK_APP")
 
 
 @pytest.mark.parametrize("code", ["xid.43", "xid.45", "xid.106", "xid.162", "nic.link_up"])

@@ -133,7 +133,8 @@ def _count(rule: CountRule) -> str:
     if rule.count_of is not None:
         text += "; 0.06 for each lane and GT/s of its link where that is reported"
     if rule.apart is not None:
-        text += f", and {rule.apart:g} times the median of its siblings"
+        working = " that work" if rule.metric.startswith("gpu.") else ""
+        text += f", and {rule.apart:g} times the median of its siblings{working}"
     return text if rule.usual is None else f"{text}, and beyond chance (p < 1e-6)"
 
 

@@ -16,14 +16,14 @@ from detectors.changepoint.acceptance import Change, ChangeConfig
 from detectors.changepoint.detector import ChangeDetectorBank
 from slowrank.telemetry import Baseline, Evidence, Subject, Suspicion
 from slowrank.telemetry.schema import Owner
-from streams.columns import FloatArray, Mask
+from streams.columns import FloatArray
 from streams.debounce import Debounce, State
 from streams.node.batch import Batch, Shape
 from streams.node.config import NodeConfig
 from streams.node.counters import Increase
 from streams.node.detector import Found, Increases, Origin
 from streams.node.detectors.watched_metrics import POWER, USUAL_POWER_LIMIT, WATCHED, metrics_of
-from streams.node.rules.state_rules import IDLE, LOADED
+from streams.node.rules.state_rules import at_rest
 from streams.suspicions import Claim
 
 # A change must hold for the first before it is raised; one that does not stand out within the second is
@@ -144,7 +144,7 @@ class LevelChanges:
         power = metrics_of("gpu").index(POWER)
         gpu[power] = gpu[power] / np.where(limit == limit, limit, USUAL_POWER_LIMIT)
         # The values of a GPU without work are no levels: siblings pause some samples before it or after.
-        idle = _idle(batch)
+        idle = at_rest(batch.gpu.columns)
         gpu = [np.where(idle, np.nan, values) for values in gpu]
         fast = batch.nic["nic.port.speed_bits_per_second"] >= FAST_PORT_BITS_PER_SECOND
         rates = [np.where(fast, ports.rate(metric), np.nan) for metric in metrics_of("nic")]
@@ -293,13 +293,6 @@ class LevelChanges:
 def level_changes(shape: Shape, nodes: int, config: NodeConfig) -> LevelChanges | None:
     """Return the detector for a block; None where it is switched off, as it takes most of the CPU time."""
     return LevelChanges(shape, nodes, config.change) if config.level_changes else None
-
-
-def _idle(batch: Batch) -> Mask:
-    """Return which GPUs [n, gpus] do not work, by their utilisation or the driver's idle bit."""
-    reasons = batch.gpu["gpu.throttle_reasons"]
-    bits = np.where(reasons > 0, reasons, 0).astype(np.int64)
-    return np.asarray((batch.gpu["gpu.utilization_ratio"] <= LOADED) | (bits & IDLE != 0))
 
 
 def _baseline(change: Change, times: FloatArray, past: FloatArray) -> Baseline:

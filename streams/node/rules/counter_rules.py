@@ -66,9 +66,9 @@ class CountRule:
     """``metric`` increased by at least ``count`` within ``window`` seconds.
 
     ``count_of`` gives the count by instance, NaN where it is not known, which leaves ``count``.
-    ``apart``: and by so many times the median of at least three siblings on the node; a count on all of them
-    comes from the load or the path. ``usual`` (events a day): and by more than chance allows (p < 1e-6) at
-    that rate, or at the siblings' median.
+    ``apart``: and by so many times the median of at least three siblings on the node, GPUs only at work; a
+    count on all of them comes from the load or the path. ``usual`` (events a day): and by more than chance
+    allows (p < 1e-6) at that rate, or at the siblings' median.
     """
 
     metric: str

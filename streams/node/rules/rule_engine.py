@@ -19,6 +19,7 @@ from streams.node.config import NodeConfig
 from streams.node.counters import Increase
 from streams.node.detector import Found, Increases, Origin
 from streams.node.rules.counter_rules import CountRule, StateRule
+from streams.node.rules.state_rules import at_rest
 from streams.suspicions import Claim
 
 # Siblings that a comparison needs. Chosen: the median of fewer is one device's value.
@@ -100,7 +101,9 @@ class CountRules:
             count = own if own == own else count
         holds = total >= count
         if holds and rule.apart is not None:
-            siblings = [self._total(node, (key[0], name), ts) for name in ids[k] if name != key[1]]
+            siblings = [
+                self._total(node, (key[0], name), ts) for name in self._at_work(batch, k) if name != key[1]
+            ]
             holds = _stands_out(rule, total, siblings)
         make = at(
             lambda: _count_claim(
@@ -109,6 +112,14 @@ class CountRules:
             ts,
         )
         return self._conditions.observe(node, key, holds, ts, debounce=rule.debounce, make=make)
+
+    def _at_work(self, batch: Batch, k: int) -> Sequence[str]:
+        """Return the devices of the k-th sample without GPUs at rest, whose counters show no usual load."""
+        part = batch.part(self._owner)
+        if self._owner != "gpu":
+            return part.ids[k]
+        resting = at_rest(part.columns)[k].tolist()
+        return [name for name, rests in zip(part.ids[k], resting, strict=True) if not rests]
 
     def _risen(self, batch: Batch, increase: Increase) -> list[tuple[int, Key]]:
         ids, risen, delta = batch.part(self._owner).ids, [], increase.of_all(self._metrics)

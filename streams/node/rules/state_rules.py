@@ -68,6 +68,13 @@ _SLOW_READS = Symptom("gpu.slow_reads", "event", "warning", 2.0, alone=True)
 LOADED = 0.1
 
 
+def at_rest(gpu: Mapping[str, Array]) -> Mask:
+    """Return which GPUs [n, gpus] do not work, by their utilisation or the driver's idle bit."""
+    reasons = gpu["gpu.throttle_reasons"]
+    bits = np.where(reasons > 0, reasons, 0).astype(np.int64)
+    return np.asarray((gpu["gpu.utilization_ratio"] <= LOADED) | (bits & IDLE != 0))
+
+
 def _loaded(gpu: Mapping[str, Array]) -> Mask:
     # Links of an idle GPU train down to save power, which is no fault.
     return np.asarray(gpu["gpu.utilization_ratio"] > LOADED)

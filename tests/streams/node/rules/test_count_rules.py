@@ -18,13 +18,14 @@ ROWS = [
 ]
 
 
-def sample(seq, ts, owner, metric, value):
-    """A node in a job; of the owner's devices the second reads ``value``, the others 0."""
+def sample(seq, ts, owner, metric, value, siblings=None):
+    """A node in a job; of the owner's devices the second reads ``value``, the others 0 and ``siblings``."""
     layout = SAMPLE_SCHEMAS[SCHEMA]
     many = {"gpu": DEVICES, "nic": DEVICES, "host": 1}
     rows = {part: [dict[str, float | None]() for _ in range(n)] for part, n in many.items()}
     for i, row in enumerate(rows[owner]):
-        row[metric] = value if i == min(1, len(rows[owner]) - 1) else 0
+        named = i == min(1, len(rows[owner]) - 1)
+        row |= {metric: value} if named else {metric: 0} | (siblings or {})
     for row in rows["nic"]:
         row["nic.port.up"] = 1
     return NodeSample(
@@ -44,11 +45,11 @@ def sample(seq, ts, owner, metric, value):
     )
 
 
-def met(owner, rule, *readings):
+def met(owner, rule, *readings, siblings=None):
     """The devices of which the row is met when its counter reads so much at such seconds."""
     stage, found = NodeStage(), list[Any]()
     for seq, (seconds, value) in enumerate(readings):
-        found += stage.process(sample(seq, START + seconds, owner, rule.metric, value))
+        found += stage.process(sample(seq, START + seconds, owner, rule.metric, value, siblings))
     named = f"in {rule.window:g} s, threshold"
     return [
         s.subject.nic or s.subject.gpu_index or s.subject.node
@@ -75,3 +76,13 @@ def test_one_less_or_later_than_its_window_is_nothing(owner, rule):
     if rule.count > 1:
         before, last = 7 + rule.count - 1, 1 + rule.window + 1
         assert met(owner, rule, (0, 7), (1, before), (last - 2, before), (last, before + 1)) == []
+
+
+@pytest.mark.parametrize("rest", [{"gpu.utilization_ratio": 0.0}, {"gpu.throttle_reasons": 1}])
+def test_a_gpu_at_its_power_limit_stands_out_only_among_gpus_at_work(rest):
+    """One that works alone reaches its limit, and its idle siblings do not, without any fault."""
+    [rule] = [rule for rule in GPU_COUNTS if rule.metric == "gpu.throttle.power_nanoseconds_total"]
+    readings = ((0, 7), (1, 7 + rule.count))
+
+    assert met("gpu", rule, *readings, siblings=rest) == []
+    assert met("gpu", rule, *readings, siblings={"gpu.utilization_ratio": 0.9}) == [1]

@@ -8,7 +8,8 @@ fitted:
   u_r - median of u_q over all others of the job, where u = v - (the rank's usual v) compares every rank with
   its own past first;
 * ``data_x`` and ``rest_x``: (t_r - median of the others) / median compute, shares of the work, because hidden
-  loading takes next to no time and has no useful logarithm.
+  loading takes next to no time and has no useful logarithm. ``rest`` is what a rank does beside what it
+  reports, within its step and since the end of the one before.
 
 Unequal work is taken out where it is known and explains a good part of the differences (their spread falls
 to 0.7 of what it was): a + b * tokens + c * squared lengths [s] (``workload``, Huber 1964), or what the rest
@@ -91,6 +92,12 @@ _WORK_GAIN = 0.7
 # Steps, spread over all held, in which replicas are tried. Chosen: they show a spread at a fifth of the cost.
 _TRIAL_STEPS = 50
 
+# Places among the times between steps, ascending, of what most ranks take, and the share of a step that these
+# may be apart for the times to be compared. Chosen: a node of a job of two leaves the other half alike; what
+# is beside the work is noisier than the work itself (0.5 %), but times rounded to a tenth of a step show
+# nothing.
+_MOST_BETWEEN, _EVEN_BETWEEN = (0.1, 0.4), 0.02
+
 # Share by which another amount differs, and steps of ranks that have one. Chosen: what a fit needs
 # (``workload``).
 _UNEVEN, _LEAST_UNEVEN = 0.01, 40
@@ -109,6 +116,7 @@ class StepTimes:
     """One step: event times ``ts`` and seconds, each [ranks]; NaN = not read.
 
     ``squares`` are the sums of the squared lengths of each rank's sequences, None where no rank reports them.
+    ``numbered``: a number is the same step on all ranks, and the next one is the next step.
     """
 
     number: int
@@ -121,6 +129,7 @@ class StepTimes:
     checkpoint: Floats
     tokens: Floats
     squares: Floats | None = None
+    numbered: bool = True
 
 
 def window_bytes(config: StragglerConfig) -> int:
@@ -185,6 +194,7 @@ class Ratios:
         self.settled = 0
         self.first_number: int | None = None
         self.started = self.first_ts = float("nan")
+        self._ended: tuple[int, Floats] | None = None
         self._level: Floats | None = None
         self._small_classes: SmallClasses | None = None
         self._majorities: tuple[PeerGroups, tuple[Majority, ...]] | None = None
@@ -377,7 +387,8 @@ class Ratios:
         if self.work is not None:
             v = v - self.work.log_expected(t.tokens, squares)
         role = self._role_ratio(v)
-        rest = _rest(t)
+        rest = _rest(t) + _between(self._ended, t)
+        self._ended = (t.number, t.ts) if t.numbered else None
         like = self.everyone if self.groups.narrowest <= MIN_PEERS else self.groups
         self.history.push(
             v=v,
@@ -604,6 +615,29 @@ def _rest(t: StepTimes) -> Floats:
     idle = np.where(np.isfinite(t.wait), t.wait, t.comm)
     rest: Floats = t.step - t.compute - sum(np.fmax(part, 0.0) for part in (idle, t.data, t.checkpoint))
     return rest
+
+
+def _between(ended: tuple[int, Floats] | None, t: StepTimes) -> Floats:
+    """Return how long each rank was busy between its last step and this one, [ranks]: where it loads data
+    outside of its steps, the others wait for it within theirs.
+
+    (ts - ts of the step before) - step, where that one, which ``ended`` at these times, is at hand; zero
+    elsewhere, and on all ranks where the times of the many that are least busy do not agree: then ``ts`` is
+    not when the step ended, or coarse. What all ranks share, as an evaluation, makes none differ from its
+    peers.
+    """
+    none = np.zeros(t.step.size)
+    if ended is None or not t.numbered or t.number != ended[0] + 1:
+        return none
+    between = t.ts - ended[1] - t.step
+    known = between[np.isfinite(between)]
+    if not known.size:
+        return none
+    least, most = np.quantile(known, _MOST_BETWEEN)
+    # Negated: without the time of a step nothing is even.
+    if not most - least <= _EVEN_BETWEEN * nan_median(t.step):
+        return none
+    return np.fmax(between, none)
 
 
 def _falls(role: Floats, raw: Floats) -> bool:

@@ -141,7 +141,7 @@ class Job:
         """Show a whole step to the core and to all detectors; emit what is new, changed or cleared."""
         core, at, open_ = self._core, step.closed_at, self.open.suspicions
         assert core is not None
-        result = core.update(step.times(self.roster))
+        result = core.update(step.times(self.roster, numbered=self.aligner.window is None))
         view = self._view(core, result, frozenset(self.aligner.late_for(step)))
         for detector in self._detectors:
             standing = detector.step(view, step)

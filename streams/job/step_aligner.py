@@ -88,13 +88,17 @@ class Step:
         ts[slots], values[:, slots] = self.ts, self.values
         return ts, values
 
-    def times(self, roster: Sequence[int]) -> StepTimes:
-        """Return the step as a decision core takes it, over an ascending ``roster``."""
+    def times(self, roster: Sequence[int], *, numbered: bool = True) -> StepTimes:
+        """Return the step as a decision core takes it, over an ascending ``roster``.
+
+        ``numbered``: rows were aligned by their step numbers.
+        """
         ts, values = self.over(roster)
         seconds, compute, wait, data, comm, checkpoint, tokens = values[:7]
         return StepTimes(
             number=self.number, ts=ts, step=seconds, compute=compute, wait=wait, data=data, comm=comm,
             checkpoint=checkpoint, tokens=tokens, squares=values[SQUARES] if len(values) > SQUARES else None,
+            numbered=numbered,
         )  # fmt: skip
 
 

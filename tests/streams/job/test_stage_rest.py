@@ -176,3 +176,72 @@ def test_slowness_that_rotates_makes_few_ranks_suspect():
     assert 13 in found
     assert len(found) <= 6
     assert not [s for s in suspicions if s.kind == "straggler.intermittent"]
+
+
+def outside(ranks, seconds, *, since=90, work=None):
+    """Return a job of which some ranks load data before each step begins, and the others wait for them."""
+    work = healthy(ranks=24) if work is None else work
+    own = work.copy()
+    own[since:, ranks] += seconds
+    table = dataclasses.replace(synchronous(own, overhead=OVERHEAD), compute=work)
+    table.step[since:, ranks] -= seconds
+    return table
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("ranks", [[5], list(range(8, 16))], ids=["rank", "node"])
+def test_what_a_rank_does_between_its_steps_is_named(ranks, seconds):
+    """A loop that loads outside of its steps: the culprit's step is short, and the others' are long."""
+    table = outside(ranks, seconds)
+    found = believed(run(table))
+    assert set(found) == set(ranks)
+    one = found[ranks[0]]
+    assert one.evidence[0].metric == "rest_seconds"
+    assert one.slowdown_ratio == pytest.approx(1 + seconds, abs=0.05)
+    assert abs(steps_between(table, table.ts[90], one.onset)) <= 1
+    assert 19 <= steps_between(table, table.ts[90], one.ts) <= 22
+
+
+def test_rows_that_are_lost_hide_nobody_who_loads_between_steps():
+    """Without the row before it, a step shows nothing of what came in between."""
+    table = outside(list(range(8, 16)), 0.3)
+    only = np.random.default_rng(3).random(table.step.shape) > 0.1
+    assert set(believed(run(table, only=only))) == set(range(8, 16))
+
+
+def paused(table, seconds):
+    """Return the job with so many seconds of pause before each step, on all ranks."""
+    return dataclasses.replace(table, ts=table.ts + np.cumsum(seconds))
+
+
+@pytest.mark.parametrize("every", [1, 10, 50])
+def test_pauses_between_steps_that_all_ranks_share_accuse_nobody(every):
+    """Evaluations, checkpoints and rollouts: whoever computes on, the others wait for no rank."""
+    table = synchronous(healthy(ranks=24), overhead=OVERHEAD)
+    seconds = np.where(np.arange(200) % every == 0, 3.0, 0.0)
+    seconds[:60] = 0.0
+    suspicions = run(paused(table, seconds))
+    assert not believed(suspicions)
+    assert not [s for s in suspicions if s.kind == "hang.job"]
+
+
+def test_a_rank_that_saves_between_steps_does_its_part():
+    """Eight steps in fifty, while the others wait in their next step: it ends before long."""
+    work = healthy(steps=300, ranks=24)
+    own = work.copy()
+    saves = 100 + np.flatnonzero(np.arange(200) % 50 < 8)
+    own[saves, 0] += 0.5
+    table = dataclasses.replace(synchronous(own, overhead=OVERHEAD), compute=work)
+    table.step[saves, 0] -= 0.5
+    assert not believed(run(table))
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.0, 10.0])
+def test_coarse_times_accuse_nobody_and_hide_nobody(seconds):
+    """Rounded, or those at which rows were written, many at once."""
+    healthy_job = synchronous(healthy(ranks=24), overhead=OVERHEAD)
+    coarse = dataclasses.replace(healthy_job, ts=np.ceil(healthy_job.ts / seconds) * seconds)
+    assert not believed(run(coarse))
+    table = stalled(5, 0.3)
+    coarse = dataclasses.replace(table, ts=np.ceil(table.ts / seconds) * seconds)
+    assert set(believed(run(coarse))) == {5}

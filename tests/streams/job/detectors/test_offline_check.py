@@ -27,13 +27,13 @@ def looks(suspicions):
 
 def test_a_confirmed_change_is_evidence_and_weight():
     """Once there are five steps to judge by, updates hold the change as seen in hindsight, and weigh more."""
-    found, table = judged(slowed())
+    found, table = judged(slowed(factor=1.2))
     raised = next(s for s in found if s.state == "raise")
     believed = next(s for s in found if s.overwhelming and not looks([s]))
     update = next(s for s in found if s.overwhelming and looks([s]))
     (look,) = looks([update])
     assert (look.metric, look.note) == ("compute_seconds.ratio", "confirmed in hindsight")
-    assert look.value == pytest.approx(1.1, abs=0.01)
+    assert look.value == pytest.approx(1.2, abs=0.01)
     assert look.baseline.median == pytest.approx(1.0, abs=0.01)
     assert table.ts[99] <= look.change_at <= table.ts[100]
     assert update.log_likelihood_ratio == believed.log_likelihood_ratio + 1.0

@@ -144,6 +144,22 @@ def _flag(metric: str) -> Callable[[Mapping[str, Array]], Mask]:
 
 _FAR = "SM clock below 85 % of the node's other GPUs (median), utilisation > 50 %"
 
+
+def _far_low_rule(
+    name: str, reason: str, test: Callable[[Mapping[str, Array]], Mask], kind: str, log_odds: float
+) -> StateRule:
+    """Return the rule for clocks far below the siblings' of one stated ``reason``."""
+    return StateRule(
+        f"far_low_{name}",
+        f"{_FAR}, {reason}",
+        "gpu.clock.sm_hz",
+        test,
+        Debounce(hold=FAR_LOW_HOLD_SECONDS),
+        Symptom(kind, "clocks", "warning", log_odds, alone=True),
+        "slowrank",
+    )
+
+
 # Holds that "slowrank" set are chosen: 10 s (ten samples) where healthy hardware shows the condition for
 # single samples, 30 s where it does so for seconds (thermal control, link training). Levels are chosen at the
 # bound of the range in operation: a margin of 0 °C, 10 % utilisation for "loaded".
@@ -204,41 +220,27 @@ GPU_STATES = (
         "slowrank",
     ),
     # These last: clocks that are so low are a finding without step times, too.
-    StateRule(
-        "far_low_clock",
-        f"{_FAR}, no reason stated and no software power cap (4)",
-        "gpu.clock.sm_hz",
-        _far_low(0),
-        Debounce(hold=FAR_LOW_HOLD_SECONDS),
-        Symptom("clock.low", "clocks", "warning", 2.0, alone=True),
-        "slowrank",
-    ),
-    StateRule(
-        "far_low_thermal",
-        f"{_FAR}, a thermal bit (32 or 64)",
-        "gpu.clock.sm_hz",
+    _far_low_rule("clock", "no reason stated and no software power cap (4)", _far_low(0), "clock.low", 2.0),
+    _far_low_rule(
+        "thermal",
+        "a thermal bit (32 or 64)",
         _far_low(SW_THERMAL | HW_THERMAL),
-        Debounce(hold=FAR_LOW_HOLD_SECONDS),
-        Symptom("throttle.thermal", "clocks", "warning", 3.0, alone=True),
-        "slowrank",
+        "throttle.thermal",
+        3.0,
     ),
-    StateRule(
-        "far_low_power",
-        f"{_FAR}, power brake bit (128)",
-        "gpu.clock.sm_hz",
+    _far_low_rule(
+        "power",
+        "power brake bit (128)",
         _far_low(POWER_BRAKE, unless=SW_THERMAL | HW_THERMAL),
-        Debounce(hold=FAR_LOW_HOLD_SECONDS),
-        Symptom("throttle.power", "clocks", "warning", 3.0, alone=True),
-        "slowrank",
+        "throttle.power",
+        3.0,
     ),
-    StateRule(
-        "far_low_slowdown",
-        f"{_FAR}, HW slowdown bit (8) without one that says why",
-        "gpu.clock.sm_hz",
+    _far_low_rule(
+        "slowdown",
+        "HW slowdown bit (8) without one that says why",
         _far_low(HW_SLOWDOWN, unless=SW_THERMAL | HW_THERMAL | POWER_BRAKE),
-        Debounce(hold=FAR_LOW_HOLD_SECONDS),
-        Symptom("throttle.hw_slowdown", "clocks", "warning", 3.0, alone=True),
-        "slowrank",
+        "throttle.hw_slowdown",
+        3.0,
     ),
     StateRule(
         "pcie_width",

@@ -29,6 +29,8 @@ class Case:
     gathered from its ranks' cases; the middle one dates it (``grouping``). ``leads_mates``: the slow others
     of its tensor-parallel group wait for this rank. ``certain``: a hang that was once known to be no pause.
     ``by_plan``: its present activity began as its job announced a change of its work.
+    ``before_stop``: a job that was found to hang, as it was before it stopped anew; None once the new stop is
+    found to be a hang as well.
     """
 
     key: str
@@ -55,6 +57,7 @@ class Case:
     leads_mates: bool = False
     certain: bool = False
     by_plan: bool = False
+    before_stop: Self | None = None
 
     @property
     def rule(self) -> Kind:
@@ -100,6 +103,14 @@ class Case:
         """Return it for a job that does not stand still any more, from ``ts`` on."""
         account = self.account.moved(ts, live=self.live)
         return self if account is self.account else replace(self, account=account)
+
+    def without_stop(self) -> Self:
+        """Return it without a stop that was over, or reported no more, before it was found to be a hang."""
+        if self.before_stop is None:
+            return self
+        # What the stop cost is dropped, unless it is on the account of a case that explains it by now.
+        lost = min(self.account.lost, self.before_stop.account.lost)
+        return replace(self.before_stop, account=replace(self.account, lost=lost))
 
     def all_cleared(self, ts: float) -> Self:
         """Return it with every source cleared at ``ts``, unless it was before."""

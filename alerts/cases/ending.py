@@ -54,6 +54,8 @@ def expire(scope: Scope, key: str, at: float, config: FindingConfig) -> Scope:
         return scope.having(case)
     if not case.live:
         return Scope({k: c for k, c in scope.cases.items() if k != key})
+    if case.before_stop is not None and at < held_until(scope, case, config):
+        return scope.having(case.without_stop())
     # It is the hold that ends: the case opens when the scope is settled.
     if case.status == "suspected" and at >= held_until(scope, case, config):
         return scope

@@ -93,12 +93,16 @@ def _sufficient(scope: Scope, case: Case, config: FindingConfig) -> bool:
 
 
 def _open(case: Case, ts: float) -> Case:
-    again = case.opened_at is not None
+    before = case.before_stop
+    # A job that stops anew before its recovery has held has not recovered.
+    held = before is not None and before.live
+    again = case.opened_at is not None and not held
     return replace(
         case.accrued(ts),
-        status=transition(case.status, "corroborated"),
+        status=before.status if before is not None and held else transition(case.status, "corroborated"),
+        before_stop=None,
         ready_at=None,
-        opened_at=case.opened_at if again else ts,
+        opened_at=ts if case.opened_at is None else case.opened_at,
         occurrences=case.occurrences + again,
     )
 

@@ -27,6 +27,10 @@ def update(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | Non
         return None if case is None else _cleared(case, s)
     if case is None:
         return _opened(s)
+    if case.rule.hang and case.opened_at is None and not case.active:
+        # A stop that was over before it was found to be a hang is no part of the next one, but for the id,
+        # which may have been shown.
+        return replace(_opened(s), first_onset=case.first_onset)
     accrued = case.accrued(s.ts)
     if not case.active:
         accrued = _resumed(accrued, s, config)
@@ -98,9 +102,12 @@ def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
     recent = (*(t for t in case.flap_times if s.ts - t <= config.flap_within_seconds), s.ts)
     # A job that still stands has been counted up to then; any other loses nothing between two spells.
     accrued_to = case.account.accrued_to if case.account.stalled else min(s.onset, s.ts)
+    hang = case.rule.hang
     return replace(
         case,
-        status=transition(case.status, "raised_again"),
+        # Each stop has to be found a hang: the next pause of a job that hung once is no relapse.
+        status="suspected" if hang else transition(case.status, "raised_again"),
+        before_stop=case if hang else None,
         ended_at=None,
         since=s.onset,
         flaps=case.flaps + 1,
@@ -123,7 +130,8 @@ def _cleared(case: Case, s: Suspicion) -> Case:
     lost = case.account.lost + new_loss(case.sources[name], s)
     account = replace(case.account, lost=lost, rate=loss_rate(sources.values()))
     cleared_at = None if any(source.active for source in sources.values()) else s.ts
-    return replace(case, sources=sources, cleared_at=cleared_at, account=account)
+    cleared = replace(case, sources=sources, cleared_at=cleared_at, account=account)
+    return cleared if cleared_at is None else cleared.without_stop()
 
 
 def _hurts(kind: str, sources: Mapping[str, Source], before: bool) -> bool:

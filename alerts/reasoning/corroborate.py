@@ -44,9 +44,10 @@ def excused(case: Case, others: Iterable[Case]) -> bool:
     """Return whether a case about a job is not to be reported.
 
     The job has changed by plan; or, if it was never found to hang, it has ended, pauses, or has stood still
-    for too short a time.
+    for too short a time. If it was found to hang before, what was reported then stands until this stop is
+    found to be a hang as well.
     """
-    if _as_planned(case) and case.opened_at is None:
+    if case.before_stop is not None or (_as_planned(case) and case.opened_at is None):
         return True
     if not case.rule.hang or case.opened_at is not None:
         return False

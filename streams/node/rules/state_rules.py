@@ -55,6 +55,8 @@ WAS_UP, BEST_SPEED, OTHERS_UP, IN_JOB = "was_up", "best_speed", "others_up", "in
 
 READ_SECONDS = "gpu.nvml_call_seconds"
 
+MEMORY_WAIT = "host.pressure.memory_some_ratio"
+
 # Chosen: four times a whole read with PCIe throughput (two calls of 20 ms), which takes some 60 ms, and below
 # the 0.3 s for which the exporter's tick waits.
 SLOW_READ_SECONDS = 0.25
@@ -401,6 +403,17 @@ NODE_STATES = (
         # All nodes of a job raise it at once: refreshed seldom, but before it expires.
         Debounce(hold=10.0, refresh=300.0),
         Symptom("congestion", "nic", "info", 1.0),
+        "slowrank",
+    ),
+    # Grows too slowly to be a change of level. Chosen: healthy hosts wait for memory for less than a
+    # hundredth of the time, and for seconds only.
+    StateRule(
+        "memory_pressure",
+        "some processes wait for memory for 10 % of the time (pressure stall information)",
+        MEMORY_WAIT,
+        lambda node: np.asarray(node[MEMORY_WAIT] >= 0.1),
+        Debounce(hold=30.0),
+        Symptom("host.memory_pressure", "host", "warning", 2.0),
         "slowrank",
     ),
     StateRule(

@@ -68,7 +68,7 @@ class CountRule:
     ``count_of`` gives the count by instance, NaN where it is not known, which leaves ``count``.
     ``apart``: and by so many times the median of at least three siblings on the node, GPUs only at work; a
     count on all of them comes from the load or the path. ``usual`` (events a day): and by more than chance
-    allows (p < 1e-6) at that rate, or at the siblings' median.
+    allows (p < 1e-6) at that rate, or at the siblings' mean, now or over an hour.
     """
 
     metric: str

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 
@@ -27,6 +27,10 @@ MIN_SIBLINGS = 3
 
 # Log of the false-alarm probability of a window. Chosen: 0.1 expected in one window of 100,000 devices.
 LOG_CHANCE = math.log(1e-6)
+
+# Time over which siblings show what is usual. Chosen: some events where a healthy port has a few an hour, as
+# where packets take several paths.
+USUAL_SECONDS = 3600.0
 
 
 class _Window:
@@ -66,6 +70,8 @@ class CountRules:
         ]
         self.counters: Mapping[Owner, tuple[str, ...]] = {owner: self._metrics}
         self._seen: dict[int, dict[Key, _Window]] = {}
+        # Of the rules that go by what is usual, the last hour.
+        self._usual: dict[int, dict[Key, _Window]] = {}
         self._conditions = ConditionBank(nodes)
 
     def update(self, batch: Batch, increases: Increases) -> Found:
@@ -82,6 +88,7 @@ class CountRules:
     def forget(self, node: int) -> None:
         """Drop the counts and conditions of a node."""
         self._seen.pop(node, None)
+        self._usual.pop(node, None)
         self._conditions.forget(node)
 
     def carry(self, node: int, source: "CountRules", origin: Origin) -> None:
@@ -89,6 +96,8 @@ class CountRules:
         self._conditions.carry(node, source._conditions, origin.row)
         if origin.row in source._seen:
             self._seen[node] = source._seen[origin.row]
+        if origin.row in source._usual:
+            self._usual[node] = source._usual[origin.row]
 
     def _observe(self, batch: Batch, k: int, key: Key) -> list[Suspicion]:
         node, ts, rule = int(batch.index[k]), float(batch.ts[k]), self._rules[key[0]]
@@ -101,10 +110,10 @@ class CountRules:
             count = own if own == own else count
         holds = total >= count
         if holds and rule.apart is not None:
-            siblings = [
-                self._total(node, (key[0], name), ts) for name in self._at_work(batch, k) if name != key[1]
-            ]
-            holds = _stands_out(rule, total, siblings)
+            others = [(key[0], name) for name in self._at_work(batch, k) if name != key[1]]
+            siblings = [self._total(node, other, ts) for other in others]
+            usual = 0.0 if rule.usual is None else self._usual_count(node, others, ts)
+            holds = _stands_out(rule, total, siblings, usual=usual)
         make = at(
             lambda: _count_claim(
                 replace(rule, count=count), total, batch.subject(k, self._owner, key[1]), trusted=trusted
@@ -127,13 +136,25 @@ class CountRules:
             seen = self._seen.setdefault(int(batch.index[k]), {})
             for i in self._by_metric[metric]:
                 key = (i, ids[k][column])
-                seen.setdefault(key, _Window()).add(float(batch.ts[k]), float(delta[k, metric, column]))
+                ts, amount = float(batch.ts[k]), float(delta[k, metric, column])
+                seen.setdefault(key, _Window()).add(ts, amount)
+                if self._rules[i].usual is not None:
+                    past = self._usual.setdefault(int(batch.index[k]), {})
+                    past.setdefault(key, _Window()).add(ts, amount)
                 risen.append((k, key))
         return risen
 
     def _total(self, node: int, key: Key, ts: float) -> float:
         window = self._seen.get(node, {}).get(key)
         return 0.0 if window is None else window.total(ts - self._rules[key[0]].window)
+
+    def _usual_count(self, node: int, siblings: Sequence[Key], ts: float) -> float:
+        """Return the mean count of the siblings in a window of the rule, over the last hour."""
+        past = self._usual.get(node, {})
+        counts = [past[key].total(ts - USUAL_SECONDS) if key in past else 0.0 for key in siblings]
+        if not counts:
+            return 0.0
+        return sum(counts) / len(counts) * self._rules[siblings[0][0]].window / USUAL_SECONDS
 
 
 class StateRules:
@@ -189,13 +210,17 @@ class StateRules:
         return self._conditions.observe(node, key, holds, ts, debounce=rule.debounce, make=make)
 
 
-def _stands_out(rule: CountRule, total: float, siblings: Sequence[float]) -> bool:
+def _stands_out(rule: CountRule, total: float, siblings: Sequence[float], *, usual: float) -> bool:
+    """Return whether a count stands out from its siblings', of which so many are ``usual`` in a window."""
     if len(siblings) < MIN_SIBLINGS or rule.apart is None:
         return False
     common = median(siblings)
-    # Many devices mean many windows: a count must be unlikely by itself before it is held against others.
-    if rule.usual is not None and not _beyond_chance(total, max(common, rule.usual * rule.window / 86400.0)):
-        return False
+    if rule.usual is not None:
+        # Many devices mean many windows: a count must be unlikely by itself before it is held against others.
+        # Of few events the median of the siblings is mostly zero.
+        expected = max(fmean(siblings), usual, rule.usual * rule.window / 86400.0)
+        if not _beyond_chance(total, expected):
+            return False
     return total >= rule.apart * common
 
 

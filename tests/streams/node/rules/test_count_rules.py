@@ -46,10 +46,12 @@ def sample(seq, ts, owner, metric, value, siblings=None):
 
 
 def met(owner, rule, *readings, siblings=None):
-    """The devices of which the row is met when its counter reads so much at such seconds."""
+    """The devices of which the row is met when its counter reads so much at such seconds; what the
+    ``siblings`` read is the same, or by reading."""
     stage, found = NodeStage(), list[Any]()
     for seq, (seconds, value) in enumerate(readings):
-        found += stage.process(sample(seq, START + seconds, owner, rule.metric, value, siblings))
+        beside = siblings[seq] if isinstance(siblings, list) else siblings
+        found += stage.process(sample(seq, START + seconds, owner, rule.metric, value, beside))
     named = f"in {rule.window:g} s, threshold"
     return [
         s.subject.nic or s.subject.gpu_index or s.subject.node
@@ -86,3 +88,14 @@ def test_a_gpu_at_its_power_limit_stands_out_only_among_gpus_at_work(rest):
 
     assert met("gpu", rule, *readings, siblings=rest) == []
     assert met("gpu", rule, *readings, siblings={"gpu.utilization_ratio": 0.9}) == [1]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(2, []), (20, ["mlx5_1"])])
+def test_what_all_ports_show_now_and_then_accuses_none(count, expected):
+    """Out of sequence come packets that take several paths: what is usual is what the other ports show."""
+    [rule] = [rule for rule in NIC_COUNTS if rule.usual is not None]
+    readings = ((0, 7), (100, 7), (1000, 7), (1001, 7 + count))
+    beside = [{rule.metric: value} for value in (0, 1, 1, 1)]
+
+    assert met("nic", rule, *readings, siblings=beside) == expected
+    assert met("nic", rule, *readings) == ["mlx5_1"]

@@ -36,6 +36,8 @@ PROOF = 1.0
 
 # Nodes are read once a second, each at its own moment: closer onsets have no order.
 ONSET_APART_SECONDS = 1.5
+# Beside the time between two samples, in which a node may have fallen quiet (chosen: clocks differ by less).
+_CLOCKS_APART_SECONDS = 0.5
 
 # An announced pause longer than this may be a hang (chosen: checkpoints take minutes).
 LONGEST_PAUSE_SECONDS = 600.0
@@ -230,7 +232,10 @@ def _first(votes: list[HangVote]) -> list[tuple[str, str]]:
     """Return the node that became idle first, where that is clear and all clocks are right."""
     if any(e.metric == CLOCK for s in votes for e in s.evidence):
         return []
-    if len(votes) < 3 or votes[1].onset - votes[0].onset <= ONSET_APART_SECONDS:
+    if len(votes) < 3:
+        return []
+    # Nodes are read each at its own moment, and some of them every minute.
+    if min(v.onset_lo for v in votes[1:]) - votes[0].onset <= _CLOCKS_APART_SECONDS:
         return []
     earlier = votes[1].onset - votes[0].onset
     return [(votes[0].subject.node or "", f"fell quiet {earlier:.1f} s before the others")]

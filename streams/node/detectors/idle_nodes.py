@@ -47,13 +47,17 @@ Numbers = npt.NDArray[np.intp]
 @dataclass(slots=True)
 class _Raised:
     onset: float
+    earliest: float
     claim: HangClaim
     emitted: float
 
     def suspicion(self, state: State, ts: float) -> Suspicion:
         self.emitted = ts
         certain = ts - self.onset >= CERTAIN_SECONDS
-        return replace(self.claim, certain=certain).suspicion(state, ts=ts, onset=self.onset)
+        interval = (self.earliest, self.onset)
+        return replace(self.claim, certain=certain).suspicion(
+            state, ts=ts, onset=self.onset, interval=interval
+        )
 
 
 class IdleNodes:
@@ -70,6 +74,7 @@ class IdleNodes:
         # The keys of ``_raised`` as an array.
         self._is_raised = np.zeros(nodes, np.bool_)
         self._used = np.zeros(nodes, np.bool_)
+        self._read_at = np.full(nodes, np.nan)
         self._left = ConditionBank(nodes)
 
     def update(self, batch: Batch, increases: Increases) -> Found:
@@ -115,6 +120,8 @@ class IdleNodes:
 
     def _test(self, batch: Batch, with_job: Numbers, nodes: Rows, reading: NodeReading) -> Found:
         result = self._bank.update(nodes, reading)
+        apart = np.nan_to_num(reading.ts - self._read_at[nodes])
+        self._read_at[nodes] = reading.ts
         # Unused GPUs mean the start of a job until it has used them, and its end afterwards.
         used = self._used[nodes] = self._used[nodes] | ~result.ended
         ended = result.ended & used
@@ -123,7 +130,7 @@ class IdleNodes:
             k = int(with_job[i])
             found = [
                 *self._observe_end(batch, k, ended=bool(ended[i])),
-                *self._follow(batch, k, _NodeResult(result, reading, i)),
+                *self._follow(batch, k, _NodeResult(result, reading, i, float(apart[i]))),
             ]
             yield from ((k, s) for s in found)
 
@@ -143,7 +150,7 @@ class IdleNodes:
         if raised is None:
             shares = self._bank.shares(np.array([node]), seen.reading)[:, 0]
             claim = seen.claim(batch.gpu.ids[k], batch.location(k), shares, clock_error(batch.samples[k]))
-            raised = _Raised(seen.since, claim, seen.ts)
+            raised = _Raised(seen.since, seen.since - seen.apart, claim, seen.ts)
             self._raised[node], self._is_raised[node] = raised, True
             return [raised.suspicion("raise", seen.ts)]
         # Proof lasts until the vote is cleared.
@@ -166,9 +173,10 @@ class IdleNodes:
 
 
 class _NodeResult:
-    """The idle-node test of one sample of a batch."""
+    """The idle-node test of one sample of a batch, ``apart`` seconds after the one before."""
 
-    def __init__(self, quiet: IdleResult, reading: NodeReading, i: int) -> None:
+    def __init__(self, quiet: IdleResult, reading: NodeReading, i: int, apart: float) -> None:
+        self.apart = apart
         self.ts, self.since = float(reading.ts[i]), float(quiet.since[i])
         self.held, self.idle = bool(quiet.held[i]), bool(quiet.idle[i])
         self.lasting = bool(quiet.lasting[i])

@@ -16,15 +16,16 @@ def said(
     spinning=1.0,
     note="all GPUs",
     ts=20.0,
+    apart=1.0,
     **state,
 ):
-    """A vote of a node, or without a node what the steps say of the job."""
+    """A vote of a node that is read every ``apart`` s, or without a node what the steps say of the job."""
     evidence = Evidence(metric="gpu.spinning_ratio", unit="1", detector="quiet", value=spinning, note=note)
     subject = Subject(type="node" if node else "job", cluster="c", node=node, job_id="j")
     return HangVote(
         cluster="c", detector="d", family="clocks" if node else "job", kind="hang.job",
         signal=signal if node else "no_progress", state="raise", subject=subject,
-        ts=ts, onset=onset, onset_lo=onset, onset_hi=onset, score=1.0,
+        ts=ts, onset=onset, onset_lo=onset - apart, onset_hi=onset, score=1.0,
         log_likelihood_ratio=weight, nodes=nodes, evidence=(evidence,) if node else (), **state,
     )  # fmt: skip
 
@@ -216,10 +217,13 @@ def test_nobody_is_named_where_nobody_stands_out():
     assert suspects([said(nodes=4)]) == ()
 
 
-@pytest.mark.parametrize(("earlier", "named"), [(1.5, 0), (1.6, 1)])
-def test_onsets_as_close_as_readings_have_no_order(earlier, named):
-    """Nodes are read once a second, each at its own moment."""
-    assert len(suspects([*votes(3), said("n9", onset=10.0 - earlier)])) == named
+@pytest.mark.parametrize(
+    ("earlier", "apart", "named"), [(1.5, 1.0, 0), (1.6, 1.0, 1), (9.5, 15.0, 0), (15.6, 15.0, 1)]
+)
+def test_onsets_as_close_as_readings_have_no_order(earlier, apart, named):
+    """Nodes are read once a second or every fifteen seconds, each at its own moment."""
+    told = [*votes(3, apart=apart), said("n9", onset=10.0 - earlier, apart=apart)]
+    assert len(suspects(told)) == named
 
 
 @pytest.mark.parametrize("signal", ["left", "no_telemetry"])

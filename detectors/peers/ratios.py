@@ -61,7 +61,8 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
-Source = Literal["compute", "step"]
+Source = Literal["compute", "outside_transfers", "step"]
+"""What is compared of each rank: its own work; what transfers leave of its step; the step itself."""
 
 # Coefficient of variation of step times over ranks above which the ranks do not share a wall clock. Chosen:
 # below the 0.5 % by which the compute of recorded ranks differs in a step.
@@ -576,7 +577,7 @@ class Ratios:
 
 
 def _seconds(t: StepTimes) -> tuple[Source, Floats]:
-    """Choose what is compared: compute, else the step without its waits, else the step itself.
+    """Choose what is compared: compute, else the step without its waits, or its transfers, else the step.
 
     Steps of ranks that wait for each other last as long on each, so that the compute of a few, who have peers
     among themselves, says more.
@@ -587,7 +588,13 @@ def _seconds(t: StepTimes) -> tuple[Source, Floats]:
     # What is neither waiting nor loading nor saving is the rank's own work.
     if np.isfinite(t.wait).sum() >= half:
         return "compute", t.step - t.wait - np.nan_to_num(t.data) - np.nan_to_num(t.checkpoint)
-    return ("compute", t.compute) if computing > MIN_PEERS else ("step", t.step)
+    if computing > MIN_PEERS:
+        return "compute", t.compute
+    # Where no rank reports its waiting, transfers mostly contain it. Where they do not, what they leave is as
+    # long on all ranks.
+    if np.isfinite(t.comm).sum() >= half:
+        return "outside_transfers", t.step - t.comm - np.nan_to_num(t.data) - np.nan_to_num(t.checkpoint)
+    return "step", t.step
 
 
 def _excess(values: Floats, seconds: Floats, groups: PeerGroups) -> Floats:

@@ -539,11 +539,8 @@ class StragglerDetector:
                 smallest = COARSE_EFFECT
             if fixed or ratios.settled >= learn + (10 if ratios.asynchronous else 0):
                 channel.weigh(residual, sigma=sigma, smallest=smallest, steady=steady)
-        if (
-            ratios.source == "compute"
-            and not ratios.asynchronous
-            and ratios.settled >= (3 if fixed else learn)
-        ):
+        shared_clock = ratios.source != "step" and not ratios.asynchronous
+        if shared_clock and ratios.settled >= (3 if fixed else learn):
             channel.weigh_lasting(
                 np.where(ratios.groups.peers > 0, lasting, np.nan),
                 sigma=sigma,
@@ -571,7 +568,9 @@ class StragglerDetector:
         coarse = (ratios.groups.peers < MIN_PEERS) | (ratios.kind.kind != "fixed")
         smallest = np.where(coarse, COARSE_EFFECT, _LASTING_EFFECT)
         smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self.pace_spread))
-        return smallest if ratios.roles_settled else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
+        # Transfers without the waiting may be shorter on some ranks for good.
+        known = ratios.roles_settled and ratios.source == "compute"
+        return smallest if known else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
 
 
 def _unknown_work(nodes: Ints, *, alike: bool) -> SharedWork:

@@ -38,6 +38,7 @@ class StepColumns:
     step_seconds: FloatArray
     compute_seconds: FloatArray
     wait_seconds: FloatArray
+    comm_seconds: FloatArray
 
 
 def doubts(rows: StepColumns) -> Iterator[str]:
@@ -47,10 +48,10 @@ def doubts(rows: StepColumns) -> Iterator[str]:
     steps = len(np.unique(rows.step))
     if steps < FEW_STEPS:
         yield f"{steps} steps are few: {FEW_STEPS} show a rank that gets 10 % slower halfway, 40 one of 20 %"
-    if np.isnan(rows.compute_seconds).all() and np.isnan(rows.wait_seconds).all():
+    if all(np.isnan(own).all() for own in (rows.compute_seconds, rows.wait_seconds, rows.comm_seconds)):
         yield (
-            "no row has compute_seconds or wait_seconds: ranks wait for each other, and without these the "
-            "slow one cannot be identified"
+            "no row has compute_seconds, wait_seconds or comm_seconds: where ranks wait for each other, the "
+            "slow one cannot be identified without these"
         )
     for name, values in (("compute_seconds", rows.compute_seconds), ("wait_seconds", rows.wait_seconds)):
         known = values[values == values]

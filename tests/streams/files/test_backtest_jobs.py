@@ -57,6 +57,30 @@ def test_a_slow_rank_is_the_only_finding(tmp_path, coords, columns):
 
 
 @pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
+def test_transfers_alone_show_a_slow_rank_if_they_contain_the_waiting(tmp_path, coords):
+    """They are shortest on the rank that the others wait for."""
+    work = healthy(steps=300)
+    work[ONSET:, 5] *= 1.2
+    table = synchronous(work, overhead=0.05, coords=coords)
+    assert table.wait is not None
+    table = dataclasses.replace(table, comm=table.wait + 0.05)
+    [finding] = found(tmp_path, table, columns=("comm",))
+    assert (finding["kind"], finding["subject"]["rank"]) == ("straggler.fail_slow", 5)
+    assert 0 < seconds_of(finding["detected_at"]) - table.ts[ONSET] < 20.0
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.2])
+def test_transfers_without_the_waiting_accuse_no_rank(tmp_path, slowdown):
+    """Those of some ranks may be shorter for good, and vary."""
+    rng = np.random.default_rng(8)
+    work = healthy(steps=300)
+    work[ONSET:, 5] *= slowdown
+    own = rng.uniform(0.1, 0.3, RANKS) * rng.lognormal(0.0, 0.1, work.shape)
+    table = dataclasses.replace(synchronous(work, overhead=0.4), comm=own)
+    assert [f for f in found(tmp_path, table, columns=("comm",)) if "rank" in f["subject"]] == []
+
+
+@pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
 def test_a_long_stage_is_a_finding_without_a_rank(tmp_path, coords):
     """The stage is named where coordinates tell of stages."""
     work = healthy(steps=300)

@@ -188,7 +188,7 @@ def test_wall_clock_steps_alone_are_said_not_to_name_a_rank(slow_job, tmp_path):
     path = tmp_path / "wall.ndjson"
     rows = [json.loads(line) for line in slow_job.read_text().splitlines()]
     path.write_text(lines({k: row[k] for k in ("ts", "rank", "step", "step_seconds")} for row in rows))
-    assert "no row has compute_seconds or wait_seconds" in backtest(path).stderr
+    assert "no row has compute_seconds, wait_seconds or comm_seconds" in backtest(path).stderr
     assert "compute_seconds" not in backtest(slow_job).stderr
     waits = ({"wait_seconds": 0.1} | {k: v for k, v in row.items() if k != "compute_seconds"} for row in rows)
     path.write_text(lines(waits))

@@ -12,7 +12,7 @@ from streams.files.record_builder import read_records
 def columns(*, ranks=8, steps=100, **changed):
     """Healthy rows of a synchronous job, 0.8 s of compute in a step of 1 s; ``changed`` replaces columns."""
     step, rank = np.repeat(np.arange(steps), ranks), np.tile(np.arange(ranks), steps)
-    seconds = {"step_seconds": 1.0, "compute_seconds": 0.8, "wait_seconds": 0.1}
+    seconds = {"step_seconds": 1.0, "compute_seconds": 0.8, "wait_seconds": 0.1, "comm_seconds": 0.1}
     held = {"attempt": 0 * step, "step": step, "rank": rank, "ts": 1_795_160_000.0 + step}
     held |= {name: np.full(len(step), value) for name, value in seconds.items()}
     return StepColumns(**held | {name: change(held) for name, change in changed.items()})
@@ -78,8 +78,9 @@ def test_columns_that_nobody_reads_are_named(tmp_path):
 
 
 def test_wall_clock_alone_identifies_no_rank():
-    """Either how long a rank computed or how long it waited is enough; neither is not."""
-    absent = {name: (lambda h: np.full(len(h["ts"]), np.nan)) for name in ("compute_seconds", "wait_seconds")}
+    """How long a rank computed, waited or transferred is enough; neither is not."""
+    told_apart = ("compute_seconds", "wait_seconds", "comm_seconds")
+    absent = {name: (lambda h: np.full(len(h["ts"]), np.nan)) for name in told_apart}
     (told,) = doubts(columns(**absent))
     assert "the slow one cannot be identified" in told
     for name, nothing in absent.items():

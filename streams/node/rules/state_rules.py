@@ -49,6 +49,8 @@ MOST_GPUS = 0.75
 FAR_LOW_HOLD_SECONDS = 180.0
 # Chosen: heat swings within seconds on each GPU, but not on most of a node at once.
 HOT_NODE_HOLD_SECONDS = 60.0
+# Chosen: no reboot of a switch, no new cable and no rush for memory takes so long.
+LASTING_HOLD_SECONDS = 300.0
 
 # Derived, port: see ``detectors.port_history``.
 WAS_UP, BEST_SPEED, OTHERS_UP, IN_JOB = "was_up", "best_speed", "others_up", "in_job"
@@ -340,7 +342,11 @@ def _lost(nic: Mapping[str, Array]) -> Mask:
     return np.asarray(_down(nic) & nic[OTHERS_UP])
 
 
-# 95 % of the best speed is below any rounding and above the next lower link speed.
+def _slowed(nic: Mapping[str, Array]) -> Mask:
+    # Below any rounding, and above the next lower link speed.
+    return np.asarray(nic["nic.port.speed_bits_per_second"] < 0.95 * nic[BEST_SPEED])
+
+
 NIC_STATES = (
     # Hold: longer than a flap of one to two seconds, shorter than the timeout of a collective.
     StateRule(
@@ -375,12 +381,36 @@ NIC_STATES = (
         "port_speed",
         "speed below 95 % of the best this port was ever read at",
         "nic.port.speed_bits_per_second",
-        lambda nic: np.asarray(nic["nic.port.speed_bits_per_second"] < 0.95 * nic[BEST_SPEED]),
+        _slowed,
         Debounce(hold=30.0),
         Symptom("link.nic_slow", "nic", "warning", 2.0),
         "slowrank",
     ),
+    # These last: what stays so is a finding without step times, too.
+    StateRule(
+        "port_stays_slow",
+        "speed below 95 % of the best this port was ever read at",
+        "nic.port.speed_bits_per_second",
+        _slowed,
+        Debounce(hold=LASTING_HOLD_SECONDS),
+        Symptom("link.nic_slow", "nic", "warning", 3.0, alone=True),
+        "slowrank",
+    ),
+    StateRule(
+        "port_stays_down",
+        "down after it was up, other ports of the node up",
+        "nic.port.up",
+        _lost,
+        Debounce(hold=LASTING_HOLD_SECONDS),
+        Symptom("link.nic_flap", "nic", "error", 4.0, alone=True),
+        "slowrank",
+    ),
 )
+
+
+def _short_of_memory(node: Mapping[str, Array]) -> Mask:
+    return np.asarray(node[MEMORY_WAIT] >= 0.1)
+
 
 # Congestion is measured on the mean port: notifications on a single one are no full network. Ten times the
 # usual rate is chosen: well above its variation with the traffic.
@@ -411,9 +441,18 @@ NODE_STATES = (
         "memory_pressure",
         "some processes wait for memory for 10 % of the time (pressure stall information)",
         MEMORY_WAIT,
-        lambda node: np.asarray(node[MEMORY_WAIT] >= 0.1),
+        _short_of_memory,
         Debounce(hold=30.0),
         Symptom("host.memory_pressure", "host", "warning", 2.0),
+        "slowrank",
+    ),
+    StateRule(
+        "memory_stays_short",
+        "some processes wait for memory for 10 % of the time (pressure stall information)",
+        MEMORY_WAIT,
+        _short_of_memory,
+        Debounce(hold=LASTING_HOLD_SECONDS),
+        Symptom("host.memory_pressure", "host", "warning", 3.0, alone=True),
         "slowrank",
     ),
     StateRule(

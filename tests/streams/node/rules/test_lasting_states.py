@@ -1,0 +1,79 @@
+"""What stays as it should not be for minutes is a finding, without step times and whatever else is read."""
+
+import pytest
+
+from alerts.cases.lifecycle import NOTIFIED
+from slowrank.telemetry import NodeSample
+from slowrank.telemetry.columns import pack
+from slowrank.telemetry.schema import GPU_V1, HOST_V1
+from streams.pipeline import local_pipeline
+from tests.streams.node.port_samples import port_sample
+
+T0, TICK, ONSET = 1_795_160_000.0, 15, 60
+FULL = {"nic.port.up": 1, "nic.port.speed_bits_per_second": 400e9}
+
+
+def found(samples):
+    """The kinds and severities of the findings that open, and the seconds from the onset to each."""
+    pipeline, opened = local_pipeline(), dict[tuple[str, str], float]()
+    for sample in samples:
+        for finding in pipeline.process(sample):
+            if finding.status in NOTIFIED:
+                opened.setdefault((finding.kind, finding.severity), finding.detected_at - T0 - ONSET)
+    return opened
+
+
+def ports(change, *, seconds=600, job=None):
+    """A node with two ports, of which the second becomes so at the onset."""
+    for t in range(0, seconds, TICK):
+        second = FULL | (change if t >= ONSET else {})
+        yield port_sample(T0 + t, [FULL, second], job=job)
+
+
+def memory(wait, *, seconds=600):
+    for t in range(0, seconds, TICK):
+        host = {"host.load1": 4.0, "host.pressure.memory_some_ratio": wait if t >= ONSET else 0.0}
+        yield NodeSample(
+            schema=1,
+            cluster="c",
+            node="n",
+            boot_id="b",
+            seq=t,
+            ts=T0 + t,
+            gpu_ids=("0",),
+            gpu=pack(GPU_V1, [{"gpu.utilization_ratio": 0.98}]),
+            host=pack(HOST_V1, [host]),
+        )
+
+
+def test_a_port_that_stays_slow_is_told():
+    [(key, after)] = found(ports({"nic.port.speed_bits_per_second": 200e9})).items()
+    assert key == ("link.nic_slow", "warning")
+    assert 300 <= after <= 300 + 2 * TICK
+
+
+@pytest.mark.parametrize("job", [None, "j"])
+def test_a_port_that_stays_down_is_an_error(job):
+    """Though one that is down for a moment is none, and its job may have died with it."""
+    opened = found(ports({"nic.port.up": 0}, job=job))
+    assert opened["link.nic_flap", "error"] <= 300 + 2 * TICK
+
+
+def test_a_host_that_stays_short_of_memory_is_told():
+    [(key, after)] = found(memory(0.35)).items()
+    assert key == ("host.memory_pressure", "warning")
+    assert 300 <= after <= 300 + 2 * TICK
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        ports({"nic.port.speed_bits_per_second": 200e9}, seconds=ONSET + 240),
+        ports({"nic.port.speed_bits_per_second": 390e9}),
+        memory(0.35, seconds=ONSET + 240),
+        memory(0.05),
+    ],
+    ids=["slow for a while", "rounded", "short of memory for a while", "a little short"],
+)
+def test_what_passes_or_is_little_is_not(samples):
+    assert found(samples) == {}

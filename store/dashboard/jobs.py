@@ -36,7 +36,7 @@ _TOTALS: LiteralString = """
 SELECT cluster, job_id, count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open_findings,
   sum(gpu_hours_lost)::float8 AS gpu_hours_lost
 FROM findings
-WHERE job_id = ANY(%(jobs)s) AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
+WHERE job_id = ANY(%(jobs)s) AND was_open AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
 GROUP BY cluster, job_id
 """
 
@@ -55,7 +55,7 @@ _COSTS: LiteralString = """
 SELECT kind, cause, count(*) AS findings, count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open,
   coalesce(sum(gpu_hours_lost), 0)::float8 AS gpu_hours_lost
 FROM findings
-WHERE cluster = %s AND job_id = %s AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
+WHERE cluster = %s AND job_id = %s AND was_open AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
 GROUP BY kind, cause ORDER BY gpu_hours_lost DESC, kind, cause
 """
 
@@ -69,7 +69,7 @@ ORDER BY bucket, code LIMIT 5000
 _FINDINGS: LiteralString = """
 SELECT id, title, onset, resolved_at FROM findings
 WHERE cluster = %(cluster)s AND job_id = %(job)s
-  AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
+  AND was_open AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
   AND (onset BETWEEN %(starts)s AND %(ends)s OR resolved_at BETWEEN %(starts)s AND %(ends)s)
 ORDER BY onset, id LIMIT 1000
 """

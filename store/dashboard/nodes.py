@@ -44,7 +44,7 @@ _FINDINGS: LiteralString = """
 SELECT id, cluster, node, gpu_index, gpu_uuid, serial, kind, severity, status, title, onset, resolved_at,
   gpu_hours_lost, doc #>> '{cause,hypothesis}' AS cause
 FROM findings WHERE """
-_NEWEST: LiteralString = """ AND status <> 'suspected' AND NOT shadow
+_NEWEST: LiteralString = """ AND was_open AND status <> 'suspected' AND NOT shadow
   AND (%(clusters)s::text[] IS NULL OR cluster = ANY(%(clusters)s))
 ORDER BY onset DESC, id DESC LIMIT %(limit)s
 """

@@ -16,7 +16,7 @@ SELECT id, cluster, kind, severity, status, title, subject_type, node, gpu_index
 FROM findings
 WHERE onset < %(ends)s AND (resolved_at IS NULL OR resolved_at >= %(starts)s)
   AND (status IN ('open', 'acknowledged') OR coalesce(resolved_at, last_seen_at) >= %(starts)s)
-  AND status <> 'suspected' AND NOT shadow
+  AND was_open AND status <> 'suspected' AND NOT shadow
   AND (%(clusters)s::text[] IS NULL OR cluster = ANY(%(clusters)s))
   AND (%(nodes)s::text[] IS NULL OR node = ANY(%(nodes)s))
   AND (%(job)s::text IS NULL OR job_id = %(job)s)

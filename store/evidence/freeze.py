@@ -27,7 +27,7 @@ FREEZE_BATCH = 500
 _WAITING: LiteralString = """
 SELECT f.id, f.doc, f.onset, f.detected_at, f.resolved_at
 FROM findings f LEFT JOIN finding_evidence e ON e.finding_id = f.id
-WHERE f.status <> 'suspected' AND f.onset < %(before)s AND f.onset >= %(since)s
+WHERE f.was_open AND f.status <> 'suspected' AND f.onset < %(before)s AND f.onset >= %(since)s
   AND (e.onset IS NULL OR e.onset <> f.onset)
 ORDER BY f.onset LIMIT %(most)s
 """

@@ -103,16 +103,12 @@ def save(conn: Connection[Any], finding: Finding, config: FindingConfig) -> Find
         ):
             return None
         before = None if row is None else notified_state(row)
-        stored = conn.execute(UPSERT, parameters(merged, doc)).fetchone()
-        assert stored is not None
+        stored = _upsert(conn, parameters(merged, doc))
         event, at = event_of(before, NotifiedState.of(merged)), moment(version_time(merged))
         if event is not None or before is None or before.status != merged.status:
             _add_history(conn, merged.id, event or f"finding.{merged.status}", Edit("detectors", at))
-        cost = _cost(merged.status, merged.group_key, merged.shadow, merged.gpu_hours_lost)
-        spent = 0.0
-        if row is not None:
-            spent = _cost(row["status"], row["group_key"], row["shadow"], row["gpu_hours_lost"])
-        return replace(_publish(conn, merged.id, event, at), gpu_hours=cost - spent)
+        spent = 0.0 if row is None else _cost(row)
+        return replace(_publish(conn, merged.id, event, at), gpu_hours=_cost(stored) - spent)
 
 
 def get(conn: Connection[Any], finding_id: str) -> StoredFinding | None:
@@ -222,9 +218,10 @@ def history(conn: Connection[Any], finding_id: str) -> list[dict[str, Any]]:
         ).fetchall()
 
 
-def _cost(status: str, group_key: str | None, shadow: bool, lost: float | None) -> float:
+def _cost(row: Row) -> float:
     """Return the GPU hours counted for a finding: none for a suspicion, a member of a group, or a shadow."""
-    return 0.0 if status == "suspected" or group_key is not None or shadow else lost or 0.0
+    counts = row["was_open"] and row["status"] != "suspected" and row["group_key"] is None
+    return float(row["gpu_hours_lost"]) if counts and not row["shadow"] else 0.0
 
 
 def _silent_seconds(config: FindingConfig) -> float:
@@ -247,6 +244,13 @@ def _same_cause(conn: Connection[Any], finding: Finding, config: FindingConfig) 
                 "ended": moment(finding.onset - config.reopen_within_seconds),
             },
         ).fetchone()
+
+
+def _upsert(conn: Connection[Any], values: Row) -> Row:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(UPSERT, values).fetchone()
+    assert row is not None
+    return row
 
 
 def _row(conn: Connection[Any], finding_id: str, lock: LiteralString = "") -> Row | None:

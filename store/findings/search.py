@@ -28,6 +28,7 @@ WHERE (%(status)s::text[] IS NULL OR status = ANY(%(status)s))
   AND (%(clusters)s::text[] IS NULL OR cluster = ANY(%(clusters)s))
   AND (%(nodes)s::text[] IS NULL OR node = ANY(%(nodes)s))
   AND (%(job_id)s::text IS NULL OR job_id = %(job_id)s)
+  AND (was_open OR status = 'suspected')
   AND (%(shadow)s::boolean IS NULL OR shadow = %(shadow)s)
   AND (%(dedup_key)s::text IS NULL OR dedup_key = %(dedup_key)s)
   AND (%(min_confidence)s::float8 IS NULL OR confidence >= %(min_confidence)s)
@@ -40,8 +41,9 @@ WHERE (%(status)s::text[] IS NULL OR status = ANY(%(status)s))
 class FindingFilter:
     """Which findings to list; an empty tuple or None does not filter.
 
-    ``kinds`` takes whole kinds and families (``straggler``). ``after`` is ``FindingPage.next`` of the
-    previous page, made with the same filter. ``shadow``: only shadow findings, none (False) or all (None).
+    Suspicions that ended without having opened are never listed. ``kinds`` takes whole kinds and families
+    (``straggler``). ``after`` is ``FindingPage.next`` of the previous page, made with the same filter.
+    ``shadow``: only shadow findings, none (False) or all (None).
     """
 
     status: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -321,7 +321,10 @@ def client_with(app, new_token):
 
 @pytest.fixture
 def save_finding(pool):
-    """Store a finding the way the stream workers do: ``save_finding(node="n1", status="open", …)``."""
+    """Store a finding the way the stream workers do: ``save_finding(node="n1", status="open", …)``.
+
+    With ``resolved_at`` it was open before.
+    """
 
     def make(*, node="gpu-0423", gpu=5, cluster="prod-a", kind="straggler.fail_slow", onset=None, **fields):
         subject = Subject(type="gpu", cluster=cluster, node=node, gpu_index=gpu, job_id="812345")
@@ -349,6 +352,9 @@ def save_finding(pool):
             **(defaults | fields),
         )
         with pool.connection() as conn:
+            if finding.resolved_at is not None:
+                opened = replace(finding, status="open", resolved_at=None, as_of=finding.detected_at)
+                findings.save(conn, opened, FindingConfig())
             findings.save(conn, finding, FindingConfig())
         return finding
 

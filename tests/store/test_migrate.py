@@ -94,3 +94,34 @@ def test_owner_without_privileges(empty):
             conn.execute("REASSIGN OWNED BY small_owner TO CURRENT_USER")
             conn.execute("DROP OWNED BY small_owner")
             conn.execute("DROP ROLE small_owner")
+
+
+def test_stored_findings_are_listed_if_they_ever_opened(empty):
+    """By their status and history, as of before the column; a worker of that release sets it, too."""
+    opened = [m.name for m in bundled()].index("0026_opened_findings")
+    migrate(empty, bundled()[:opened])
+    insert = (
+        "INSERT INTO findings (id, status, dedup_key, cluster, kind, severity, title, subject_type, "
+        "detector, confidence, score, occurrences, doc, onset, detected_at, last_seen_at, as_of) VALUES (%s, "
+        "%s, 'k', 'c', 'hang.job', 'error', 't', 'job', 'd', 1, 1, 1, '{}', now(), now(), now(), now())"
+    )
+    lives = {
+        "open": (),
+        "suspected": (),
+        "resolved": ("opened", "resolved"),
+        "expired": ("suspected", "expired"),
+    }
+    with psycopg.connect(empty, autocommit=True) as conn:
+        for status, steps in lives.items():
+            conn.execute(insert, (status, status))
+            for version, step in enumerate(steps):
+                conn.execute(
+                    "INSERT INTO finding_history VALUES (%s, %s, %s, now(), 'detectors', 'x', 'error')",
+                    (status, version, f"finding.{step}"),
+                )
+        migrate(empty)
+        marked = "SELECT id FROM findings WHERE was_open ORDER BY id"
+        assert conn.execute(marked).fetchall() == [("open",), ("resolved",)]
+        conn.execute("UPDATE findings SET status = 'open' WHERE id = 'suspected'")
+        conn.execute("UPDATE findings SET status = 'resolved' WHERE id = 'suspected'")
+        assert conn.execute(marked).fetchall() == [("open",), ("resolved",), ("suspected",)]

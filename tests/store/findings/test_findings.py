@@ -13,6 +13,7 @@ from alerts.finding import Action, Cause, Finding, dedup_key, finding_id
 from alerts.silence import Matcher, Silence
 from slowrank.telemetry import Evidence, Subject
 from store import retention
+from store.dashboard import fleet, jobs, nodes, timeline
 from store.findings import deliveries, findings, leases, outbox, search, silences, webhooks
 from store.findings.deliveries import Attempt
 from store.findings.findings import Conflict, Edit, NotFound
@@ -137,6 +138,55 @@ def test_suspicion_is_stored_and_not_told(conn):
     """A suspected finding is visible and makes no event."""
     assert save(conn, finding(status="suspected")).event is None
     assert search.find(conn, FindingFilter()).total == 1
+
+
+@pytest.mark.parametrize("end", ["resolved", "expired"])
+def test_a_suspicion_that_never_opened_is_in_no_list(conn, end):
+    """While it lasts it is listed as suspected; once it has ended it is found by its id alone."""
+    first = finding(10, status="suspected")
+    save(conn, first)
+    assert [f.id for f in search.find(conn, FindingFilter(status=("suspected",))).items] == [first.id]
+    save(conn, finding(20, status=end))
+
+    assert get(conn, first.id).status == end
+    assert lists_with(conn, first) == []
+
+
+@pytest.mark.parametrize("again", [(), ("suspected",), ("suspected", "expired")])
+def test_a_finding_that_was_open_stays_listed(conn, again):
+    """Also where it is suspected again and does not open."""
+    first = finding(10, status="suspected")
+    for number, status in enumerate(("suspected", "open", "resolved", *again)):
+        save(conn, finding(10.0 * (number + 1), status=status))
+
+    live = again == ("suspected",)
+    assert lists_with(conn, first) == (
+        ["find", "view"] if live else ["find", "node", "gpu", "job", "bars", "view"]
+    )
+
+
+def lists_with(conn, one):
+    """Return the names of the lists that a finding about a GPU is in."""
+    starts, ends = datetime.fromtimestamp(T0 - 100, UTC), datetime.fromtimestamp(T0 + 100, UTC)
+    shown = {
+        "find": [f.id for f in search.find(conn, FindingFilter()).items],
+        "node": [f["id"] for f in nodes.findings_of_node(conn, "c", "n1")],
+        "gpu": [f["id"] for f in nodes.findings_of_gpu(conn, "n1:5", ())],
+        "job": [f["id"] for f in jobs.findings_within(conn, "c", "j1", starts, ends)],
+        "bars": [f["id"] for f in timeline.bars(conn, timeline.BarFilter(starts=starts, ends=ends))],
+        "view": [id_ for (id_,) in conn.execute("SELECT id FROM v_findings")],
+    }
+    return [name for name, ids in shown.items() if one.id in ids]
+
+
+def test_a_suspicion_that_never_opened_costs_nothing(conn):
+    """Neither its job nor the fleet, whatever it was thought to cost."""
+    told = [save(conn, finding(ts, status=status)) for ts, status in ((10, "suspected"), (20, "resolved"))]
+    assert [change.gpu_hours for change in told] == [0.0, 0.0]
+    assert jobs.costs_of(conn, "c", "j1") == []
+    assert jobs.with_totals(conn, [{"cluster": "c", "job_id": "j1"}])[0]["gpu_hours_lost"] == 0.0
+    assert fleet.gpu_hours_lost(conn, (), datetime.fromtimestamp(T0 - 10, UTC)) == 0.0
+    assert conn.execute("SELECT * FROM v_gpu_hours_lost").fetchall() == []
 
 
 def test_restarted_worker_keeps_the_id(conn):

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from slowrank.telemetry.checks import BadRecord, check_event, check_sample, check_steps
+from slowrank.telemetry import sample_rows
+from slowrank.telemetry.checks import BAD_TIME, BadRecord, check_event, check_sample, check_steps
 from slowrank.telemetry.json_rows import Assembler
 from slowrank.telemetry.names import Unknown, first_unknown, kind_of
 from slowrank.telemetry.records import JobSteps, NodeSample, Record
@@ -35,6 +36,10 @@ class SinkUnavailable(Exception):
 
 class TooManyLines(ValueError):
     """A body has more than ``MAX_LINES`` lines that are not blank."""
+
+
+class TooLarge(ValueError):
+    """A body inflates to more than is accepted."""
 
 
 class Sink(Protocol):
@@ -95,7 +100,7 @@ class Batch:
 
 
 def inflate(data: bytes) -> bytes:
-    """Return gunzipped ``data``. Raises ``ValueError`` past 20 MiB, past 100:1, or when it is damaged."""
+    """Return gunzipped ``data``. Raises ``TooLarge`` past 20 MiB or 100:1, ``ValueError`` if damaged."""
     allowed = min(MAX_INFLATED, MAX_RATIO * max(len(data), 1))
     # 31: expect gzip's header and checksum.
     unzip = zlib.decompressobj(wbits=31)
@@ -105,7 +110,8 @@ def inflate(data: bytes) -> bytes:
     except zlib.error as error:
         raise ValueError(f"the body is not gzip: {error}") from error
     if len(plain) > allowed:
-        raise ValueError(f"the body inflates to more than {allowed} bytes")
+        times = "" if allowed == MAX_INFLATED else f", {MAX_RATIO} times its size"
+        raise TooLarge(f"the body inflates to more than {allowed} bytes{times}; send less at once")
     if not unzip.eof:
         raise ValueError("the gzip body is cut off")
     return plain
@@ -146,13 +152,33 @@ def _rows(data: bytes, batch: Batch) -> Iterator[tuple[int, Row]]:
         try:
             row = msgspec.json.decode(line, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            batch.refuse([number], BadRecord("undecodable", str(error)))
+            batch.refuse([number], BadRecord("undecodable", f"{error}{_form(line)}"))
             continue
-        unknown = first_unknown(row)
-        if unknown is None:
-            yield number, row
-        else:
+        if unknown := first_unknown(row):
             batch.refuse_name(number, unknown)
+        elif found := _fault(row):
+            batch.refuse([number], found[1], found[0])
+        else:
+            yield number, row
+
+
+def _form(line: bytes) -> str:
+    """Return the end of a message about a line that is none of NDJSON."""
+    if line.lstrip().startswith(b"["):
+        return "; send NDJSON, one object a line without brackets and commas around them"
+    return "; an object must stand on one line" if line.strip() == b"{" else ""
+
+
+def _fault(row: Row) -> tuple[str, BadRecord] | None:
+    """Return the field of a row that cannot be right, and why."""
+    ts = row.get("ts")
+    if isinstance(ts, str):
+        try:
+            float(ts)
+        except ValueError:
+            detail = f"ts is {ts[:40]!r}; give Unix seconds as a number, such as 1795160472.25"
+            return "ts", BadRecord(BAD_TIME, detail)
+    return sample_rows.fault(row) if kind_of(row) == "sample" else None
 
 
 def _group_key(numbered: tuple[int, Row]) -> tuple[Any, ...]:

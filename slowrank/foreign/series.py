@@ -9,6 +9,7 @@ from typing import Literal
 from slowrank.foreign.rules import RULES, Rule
 from slowrank.telemetry.checks import MAX_NAME
 from slowrank.telemetry.hardware.boards import board_label
+from slowrank.telemetry.sample_rows import TOO_LARGE, is_dcgm_blank
 from slowrank.telemetry.schema import Owner
 
 Labels = Mapping[str, str]
@@ -16,10 +17,6 @@ Refusal = Literal["unknown_metric", "other_labels", "blank", "no_device", "virtu
 """Why a series fills no column: its name is in no rule; no rule is for its labels; its value is missing;
 no label names the device; the interface is no physical one; the GPU is divided."""
 
-# DCGM stands for "no value" by these and the three numbers after each (dcgm_structs.h: DCGM_INT32_BLANK,
-# DCGM_FP64_BLANK); by 2^63 - 16 and the three after it in 64 bits, which are 2^63 as a float.
-_BLANK_INT32, _BLANK_FLOAT = 2**31 - 16, 2.0**47
-_TOO_LARGE = 2**63 - 16
 _INDEX = re.compile(r"(?:gpu)?[ _-]?([0-9]{1,4})", re.IGNORECASE)
 # A container host has hundreds of virtual interfaces, which are of no use for cables and ports.
 PHYSICAL_INTERFACE = re.compile(r"(eth|en|ib|bond|wl)[a-z0-9]*")
@@ -67,9 +64,7 @@ def points(name: str, labels: Labels, value: float) -> list[Point] | Refusal:
 
 def is_blank(value: float, *, dcgm: bool) -> bool:
     """Return whether a value stands for "not read": NaN, infinity, or one of DCGM's sentinels."""
-    if not math.isfinite(value) or abs(value) >= _TOO_LARGE:
-        return True
-    return dcgm and (0 <= value - _BLANK_INT32 <= 3 or 0 <= value - _BLANK_FLOAT <= 3)
+    return not math.isfinite(value) or abs(value) >= TOO_LARGE or (dcgm and is_dcgm_blank(value))
 
 
 def node_of(labels: Labels) -> str | None:

@@ -43,6 +43,8 @@ MAX_TEXT = 4096
 MAX_AGE_SECONDS = 24 * 3600.0
 MAX_AHEAD_SECONDS = 300.0
 MAX_INT = 2**63 - 1
+# The year 5138 in seconds, March 1973 in milliseconds: a larger number is not in seconds.
+LATEST_SECONDS = 1e11
 # Far beyond any ratio or odds, and sums and products of such numbers stay finite.
 MAX_WEIGHT = 1e100
 DEAD_LETTER_BYTES = 4096
@@ -250,6 +252,8 @@ def _check_ids(ids: tuple[str, ...]) -> None:
 def _check_time(ts: float, now: float | None) -> None:
     if not math.isfinite(ts) or ts <= 0:
         raise BadRecord(BAD_TIME, f"ts {ts} is no time")
+    if now is not None and ts > LATEST_SECONDS:
+        raise BadRecord(BAD_TIME, f"ts {ts:.0f} looks like milliseconds or finer; Unix seconds are wanted")
     if now is not None and not (now - MAX_AGE_SECONDS <= ts <= now + MAX_AHEAD_SECONDS):
         raise BadRecord(BAD_TIME, f"ts is {ts - now:+.0f} s from now, allowed -24 h to +5 min")
 

@@ -51,8 +51,14 @@ _CALLED = {
     **dict.fromkeys(("time", "timestamp"), ("ts",)),
     **dict.fromkeys(("host", "hostname"), ("node",)),
 }
+# How names of metrics begin in dcgm-exporter, node_exporter and OpenTelemetry's hardware conventions.
+_FOREIGN = ("DCGM_", "node_", "hw.", "hw_")
 # Comparing two names costs the product of their lengths, and names come from outside.
 _COMPARED = 64
+_ELSEWHERE = (
+    "; those of other exporters are taken by remote write and OTLP, and by `slowrank exporter run --scrape` "
+    "(docs/existing-telemetry.md)"
+)
 # A message lists at most so many valid names.
 _LISTED = 32
 
@@ -67,7 +73,12 @@ class Unknown:
     valid: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"there is no {self.what} {self.name[:_COMPARED]!r}{hint(self.name, self.valid)}"
+        known = _ELSEWHERE if self._foreign else hint(self.name, self.valid)
+        return f"there is no {self.what} {self.name[:_COMPARED]!r}{known}"
+
+    @property
+    def _foreign(self) -> bool:
+        return self.what == "metric" and self.name.startswith(_FOREIGN)
 
 
 def kind_of(row: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, Nod
 from slowrank.telemetry.checks import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
 from slowrank.telemetry.json_rows import Assembler, open_step_record
 from slowrank.telemetry.names import COORDS, SUBJECT_NUMBERS, SUBJECT_TEXTS, unknown_metric
+from slowrank.telemetry.sample_rows import fault
 from slowrank.telemetry.schema import (
     CURRENT_STEP_SCHEMA,
     MISSING,
@@ -38,8 +39,6 @@ _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
 # Missing is the smallest integer of a type; its complement is the largest.
 _LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSING}
 _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
-# What an instance of a metric is, by the first letters of its name; those of the host have none.
-_INSTANCE = {"gpu": "the index or UUID of the GPU", "nic": "device/port"}
 Node = tuple[str, str]
 """Cluster and name of a node."""
 
@@ -233,9 +232,8 @@ class _Samples:
         if unknown := unknown_metric(row["metric"]):
             raise BadRecord("unknown_name", str(unknown))
         row["value"] = number_of(row, "value")
-        instance = _INSTANCE.get(row["metric"][:3])
-        if instance and row.get("instance") in (None, ""):
-            raise BadRecord("bad_label", f"{row['metric']} needs instance: {instance}")
+        if found := fault(row):
+            raise found[1]
         key = (row["ts"], str(row.get("cluster") or "default"), str(row["node"]), str(row.get("seq", "")))
         self._ticks.setdefault(key, []).append(row)
 

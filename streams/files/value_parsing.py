@@ -5,11 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slowrank.telemetry import BadRecord
+from slowrank.telemetry.checks import LATEST_SECONDS
 from slowrank.telemetry.schema import MISSING_INT
 from streams.files.readers import Row
-
-# The year 5138 in seconds, March 1973 in milliseconds: a larger number is not in seconds.
-LATEST_SECONDS = 1e11
 
 # Replaces a time of 0, from which a trace may count and which records do not allow.
 EARLIEST_SECONDS = 1e-3

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.ingest import MAX_LINES, TooManyLines, inflate, read
+from api.ingest import MAX_LINES, TooLarge, TooManyLines, inflate, read
 from slowrank.telemetry.records import JobSteps, NodeEvent, NodeSample
 
 NOW = 1795160472.0
@@ -144,6 +144,66 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one(bad, pointer, nea
     assert error["detail"].endswith(f"(is it {nearest!r}?)")
 
 
+@pytest.mark.parametrize(
+    ("bad", "pointer", "detail"),
+    [
+        (STEP | {"ts": NOW * 1000}, "#/body/1", "looks like milliseconds or finer; Unix seconds are wanted"),
+        (EVENT | {"ts": NOW * 1000}, "#/body/1", "looks like milliseconds or finer; Unix seconds are wanted"),
+        (SAMPLE | {"ts": "2026-11-20T07:41:12Z"}, "#/body/1/ts", "give Unix seconds as a number"),
+        (EVENT | {"ts": "2026-11-20T07:41:12Z"}, "#/body/1/ts", "give Unix seconds as a number"),
+        (SAMPLE | {"instance": ""}, "#/body/1/instance", "needs instance: the index or UUID of the GPU"),
+        ([SAMPLE], "#/body/1", "send NDJSON, one object a line"),
+        (b"{", "#/body/1", "an object must stand on one line"),
+        (SAMPLE | {"metric": "DCGM_FI_DEV_GPU_UTIL"}, "#/body/1/metric", "docs/existing-telemetry.md"),
+        (SAMPLE | {"metric": "node_load1"}, "#/body/1/metric", "remote write"),
+    ],
+)
+def test_an_answer_says_what_is_wanted(bad, pointer, detail):
+    """One line is refused at its place, in words that say what to send; those around it are taken."""
+    batch = read(ndjson(SAMPLE, bad, SAMPLE | {"instance": "1"}), now=NOW)
+    (error,) = [refusal.as_error() for refusal in batch.errors]
+    assert (batch.accepted, error["pointer"]) == (2, pointer)
+    assert detail in error["detail"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "detail"),
+    [
+        ("gpu.utilization_ratio", 97, "is 97, not 0 to 1; a percentage is to be divided by 100"),
+        ("gpu.utilization_ratio", "97", "not 0 to 1"),
+        ("gpu.tensor_active_ratio", -1.0, "not 0 to 1"),
+        ("gpu.power_watts", 2147483632, "DCGM means no value"),
+        ("gpu.clock.sm_hz", 140737488355328.0, "DCGM means no value"),
+        ("gpu.ecc.corrected_total", 9223372036854775792, "DCGM means no value"),
+        ("gpu.ecc.corrected_total", "9223372036854775794", "DCGM means no value"),
+    ],
+)
+def test_a_value_that_its_metric_cannot_have_is_refused(metric, value, detail):
+    """A percentage in place of a ratio, and what DCGM gives for no value; its neighbours are taken."""
+    bad = SAMPLE | {"metric": metric, "value": value}
+    batch = read(ndjson(SAMPLE, bad, SAMPLE | {"instance": "1"}), now=NOW)
+    assert (batch.accepted, batch.rejected) == (2, {"bad_number": 1})
+    (error,) = [refusal.as_error() for refusal in batch.errors]
+    assert error["pointer"] == "#/body/1/value"
+    assert detail in error["detail"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("gpu.utilization_ratio", 1),
+        ("host.pressure.io_some_ratio", 1.02),
+        ("gpu.power_watts", "412.5"),
+        ("gpu.temp.margin_celsius", -3),
+        ("nic.port.rx_bytes_total", 2147483632),
+        ("gpu.power_watts", None),
+    ],
+)
+def test_a_value_that_may_be_right_is_taken(metric, value):
+    """A number may be text; a rate may exceed 1 a little; a counter of a port may have any value."""
+    assert read(ndjson(SAMPLE | {"metric": metric, "value": value}), now=NOW).accepted == 1
+
+
 def test_a_body_of_unknown_names_costs_no_more_than_its_first_lines():
     """100,000 lines with names of their own are refused within seconds: only the first are explained."""
     body = b"\n".join(b'{"ts":1,"node":"n","metric":"gpu.power_wat%d","value":1}' % i for i in range(100_000))
@@ -168,3 +228,5 @@ def test_gzip_is_bounded():
     for bad in (gzip.compress(b"\0" * 3_000_000), gzip.compress(text)[:-20], text, b""):
         with pytest.raises(ValueError, match="body"):
             inflate(bad)
+    with pytest.raises(TooLarge, match="100 times its size; send less at once"):
+        inflate(gzip.compress(b"\0" * 3_000_000))

@@ -16,6 +16,7 @@ from api.foreign.receiver import Full
 from api.foreign.ticks import Source, WriteScope
 from api.http.idempotency import IdempotentRoute
 from api.http.problems import Problem
+from api.routes.ingest.rows import inflated
 from api.security.auth import Principal, TelemetryReader, TelemetryWriter
 
 router = APIRouter(prefix="/api/v1", tags=["ingest"], route_class=IdempotentRoute)
@@ -77,10 +78,7 @@ async def receive_otlp(request: Request, services: ServicesDep, principal: Telem
     media_type = _require(request, "content-type", (otlp.PROTOBUF, otlp.JSON))
     body = await request.body()
     if _require(request, "content-encoding", ("identity", "gzip"), default="identity") == "gzip":
-        try:
-            body = await run_in_threadpool(ingest.inflate, body)
-        except ValueError as error:
-            raise Problem(400, "bad-body", str(error)) from error
+        body = await run_in_threadpool(inflated, body)
     decoded = await run_in_threadpool(_decoded, lambda: otlp.decode(body, media_type))
     refused = await run_in_threadpool(_take, services, decoded, _sender(services, principal, "otlp"))
     return Response(otlp.answer(refused, media_type), media_type=media_type)

@@ -72,15 +72,22 @@ def _nothing_taken(batch: ingest.Batch, errors: list[dict[str, str]]) -> Problem
 
 
 async def plain_body(request: Request) -> bytes:
-    """Return the body, inflated where it is compressed. Raises the 400 and 415 problems."""
+    """Return the body, inflated where it is compressed. Raises the 400, 413 and 415 problems."""
     data = await request.body()
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding == "identity":
         return data
     if encoding != "gzip":
         raise Problem(415, "unsupported-encoding", "send the body plain or with Content-Encoding: gzip")
+    return await run_in_threadpool(inflated, data)
+
+
+def inflated(data: bytes) -> bytes:
+    """Return a gunzipped body. Raises the 400 and 413 problems."""
     try:
-        return await run_in_threadpool(ingest.inflate, data)
+        return ingest.inflate(data)
+    except ingest.TooLarge as error:
+        raise Problem(413, "too-large", str(error)) from error
     except ValueError as error:
         raise Problem(400, "bad-body", str(error)) from error
 

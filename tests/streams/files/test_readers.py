@@ -192,6 +192,20 @@ def test_a_sample_of_a_device_needs_its_name(tmp_path):
     ]
 
 
+def test_a_value_that_its_metric_cannot_have_is_set_aside(tmp_path):
+    """A percentage, and what DCGM gives where it has no value; the other rows of the tick are taken."""
+    row = {"ts": 1.0, "node": "n", "instance": "0"}
+    used = row | {"metric": "gpu.utilization_ratio", "value": 97}
+    blank = row | {"metric": "gpu.temp_celsius", "value": 2147483632}
+    power = row | {"metric": "gpu.power_watts", "value": 412}
+    read = read_records([write(tmp_path / "s.ndjson", used, blank, power)])
+    assert (read.rows, dict(read.bad)) == (1, {"bad_number": 2})
+    assert [example.partition(", ")[0] for example in read.examples] == [
+        "s.ndjson:1: gpu.utilization_ratio is 97.0",
+        "s.ndjson:2: gpu.temp_celsius is 2147483632.0",
+    ]
+
+
 def test_a_file_that_breaks_off_gives_what_was_whole(tmp_path):
     """A truncated gzip file gives its whole lines and one bad one."""
     noise = random.Random(2)

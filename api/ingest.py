@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
-import msgspec
-
 from slowrank.telemetry import sample_rows
 from slowrank.telemetry.checks import BAD_TIME, BadRecord, check_event, check_sample, check_steps
+from slowrank.telemetry.json_lines import NOT_JSON, decode_line
 from slowrank.telemetry.json_rows import Assembler
 from slowrank.telemetry.names import Unknown, first_unknown, kind_of
 from slowrank.telemetry.records import JobSteps, NodeSample, Record
@@ -150,11 +149,13 @@ def _rows(data: bytes, batch: Batch) -> Iterator[tuple[int, Row]]:
             batch.refuse([number], BadRecord("oversize", f"the line is longer than {MAX_LINE} bytes"))
             continue
         try:
-            row = msgspec.json.decode(line, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            row = decode_line(line)
+        except NOT_JSON as error:
             batch.refuse([number], BadRecord("undecodable", f"{error}{_form(line)}"))
             continue
-        if unknown := first_unknown(row):
+        if not isinstance(row, dict):
+            batch.refuse([number], BadRecord("undecodable", f"not a JSON object{_form(line)}"))
+        elif unknown := first_unknown(row):
             batch.refuse_name(number, unknown)
         elif found := _fault(row):
             batch.refuse([number], found[1], found[0])

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import msgspec
-
 from slowrank.telemetry import BadRecord
+from slowrank.telemetry.json_lines import NOT_JSON, decode_line
 from slowrank.telemetry.names import METRICS
 
 # Chosen: bounds memory, as a line is held as a whole.
@@ -73,7 +72,6 @@ def kind_of(row: Mapping[str, Any]) -> Kind:
 
 
 def _ndjson(path: Path) -> Iterator[Line]:
-    decode = msgspec.json.Decoder().decode
     for number, line in _lines(path):
         if isinstance(line, BadRecord):
             yield number, line
@@ -81,21 +79,11 @@ def _ndjson(path: Path) -> Iterator[Line]:
         if not line.strip():
             continue
         try:
-            row = decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            yield number, BadRecord("undecodable", f"not JSON: {str(error)[:100]}{_hint(line)}")
+            row = decode_line(line)
+        except NOT_JSON as error:
+            yield number, BadRecord("undecodable", f"not JSON: {str(error)[:100]}")
             continue
         yield number, row if isinstance(row, dict) else BadRecord("undecodable", "not a JSON object")
-
-
-def _hint(line: bytes) -> str:
-    """Return a hint for a line that is not JSON, for values that other JSON writers emit."""
-    found = next((name for name in (b"NaN", b"Infinity") if name in line), None)
-    if found is None:
-        return ""
-    return (
-        f" ({found.decode()} is none of its values; null says that there is none, 1e300 that it was infinite)"
-    )
 
 
 def _csv(path: Path) -> Iterator[Line]:
@@ -129,7 +117,8 @@ def _parquet(path: Path) -> Iterator[Line]:
         for batch in file.iter_batches(batch_size=16384):
             for row in _plain(batch).to_pylist(maps_as_pydicts="lossy"):
                 number += 1
-                yield number, {k: v for k, v in row.items() if v is not None}
+                # Data frames have NaN where a value is missing.
+                yield number, {k: v for k, v in row.items() if v is not None and v == v}
     except (pa.ArrowException, OSError) as error:
         raise FileProblem(f"{path}: not a readable Parquet file ({str(error)[:200]}).") from error
 

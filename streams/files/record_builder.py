@@ -108,7 +108,8 @@ def _take(
     missing = [name for name in REQUIRED[kind] if row.get(name) is None and name != "value"]
     if missing:
         wide = one_value_a_row(row) if kind == "sample" else ""
-        raise BadRecord("undecodable", f"a {kind} row needs {', '.join(missing)}.{wide}")
+        absent = wide or f" {'They are' if len(missing) > 1 else 'It is'} missing, empty or NaN."
+        raise BadRecord("undecodable", f"a {kind} row needs {', '.join(missing)}.{absent}")
     row["ts"] = time_of(row["ts"])
     if kind == "step":
         steps.add(row)
@@ -133,6 +134,7 @@ class _Steps:
         self._ts: list[float] = []
         self._keys: list[list[int]] = []
         self._seconds: list[list[float]] = []
+        self._nan_losses: Counter[str] = Counter()
 
     def add(self, row: Row) -> None:
         coords = row.get("coords")
@@ -164,6 +166,8 @@ class _Steps:
         if head not in self._heads:
             # Raises on a bad name here, so that its line is reported.
             _steps_record(head, 0, row["ts"], step_schema(squares=False), b"")
+        if row.get("loss") != row.get("loss"):
+            self._nan_losses[head[1]] += 1
         self._group.append(self._heads.setdefault(head, len(self._heads)))
         self._ts.append(row["ts"])
         self._keys.append(keys)
@@ -197,6 +201,13 @@ class _Steps:
         held = {"ts": ts, **dict(named)}
         held["attempt"] = np.array([head[2] for head in heads])[group]
         found.doubts += _doubts([head[:2] for head in heads], group, held)
+        found.doubts += [
+            (
+                job_id,
+                f"loss is NaN in {count} rows: they count as without it. A loss that is no number is 1e300",
+            )
+            for job_id, count in sorted(self._nan_losses.items())
+        ]
         cuts = np.flatnonzero(np.diff(group) | np.diff(second).astype(bool)) + 1
         for number, (a, b) in enumerate(_pieces([0, *cuts.tolist(), len(ts)])):
             piece = {name: values[a:b] for name, values in held.items()}

@@ -74,6 +74,14 @@ def test_one_bad_line_is_counted_and_its_neighbours_live(bad, reason):
     assert [(e.line, e.reason) for e in batch.errors] == [(1, reason), (3, reason)]
 
 
+def test_values_that_are_nan_are_not_given():
+    """A row is taken without them, and refused where it needs them."""
+    nan = float("nan")
+    batch = read(ndjson(STEP | {"loss": nan}, SAMPLE | {"value": nan}, STEP | {"step_seconds": nan}), now=NOW)
+    assert (batch.accepted, batch.rejected) == (2, {"undecodable": 1})
+    assert "'step_seconds' is missing" in batch.errors[0].detail
+
+
 @given(
     st.lists(
         st.one_of(

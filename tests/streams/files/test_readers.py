@@ -348,3 +348,35 @@ def test_durations_beyond_their_column_are_bad_rows(tmp_path):
     read = read_records([tmp_path / "steps.csv"])
     assert read.bad == {"bad_number": 1}
     assert len(read.records) == 1
+
+
+def test_only_a_field_that_must_be_there_may_not_be_nan(tmp_path):
+    """A value that a rank did not measure costs the row nothing; the message names one that it needs."""
+    nan = float("nan")
+    read = read_records(
+        [
+            write(
+                tmp_path / "nan.ndjson",
+                STEP | {"compute_seconds": nan, "node": nan, "tokens": nan, "coords": {"dp": nan, "tp": 1}},
+                STEP | {"metric": nan, "code": nan, "loss": float("inf"), "step": 8, "ts": 1001.5},
+                *(STEP | {name: nan} for name in ("ts", "step", "rank", "step_seconds")),
+            )
+        ]
+    )
+    first, second = (row for record in read.records for row in rows(record))
+    assert (first["node"], first["coords"], second["loss"]) == ("unknown", {"tp": 1}, 1e300)
+    assert not first.keys() & {"compute_seconds", "tokens"}
+    assert (dict(read.bad), read.unknown.names) == ({"undecodable": 4}, {})
+    assert read.examples == [
+        f"nan.ndjson:{line}: a step row needs {name}. It is missing, empty or NaN."
+        for line, name in enumerate(("ts", "step", "rank", "step_seconds"), 3)
+    ]
+
+
+def test_values_that_are_missing_in_a_data_frame_are_not_given(tmp_path):
+    """Parquet of a frame with gaps holds NaN, also where a text belongs."""
+    pa, pq = (pytest.importorskip(m) for m in ("pyarrow", "pyarrow.parquet"))
+    nan = {"compute_seconds": pa.array([float("nan")]), "node": pa.array([float("nan")])}
+    pq.write_table(pa.table({k: pa.array([v]) for k, v in STEP.items()} | nan), tmp_path / "a.parquet")
+    [row] = (row for record in read_records([tmp_path / "a.parquet"]).records for row in rows(record))
+    assert (row["node"], "compute_seconds" in row) == ("unknown", False)

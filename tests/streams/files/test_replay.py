@@ -175,11 +175,17 @@ def test_bad_lines_are_summed_up_on_stderr(slow_job, tmp_path):
     assert "set aside: 1 rows, undecodable" in result.stderr
 
 
-def test_what_other_writers_take_for_json_is_named(slow_job, tmp_path):
-    """Python writes a loss that is none as NaN: the row is set aside, and it is said what to write."""
+def test_a_rank_whose_loss_is_nan_is_not_missing(tmp_path):
+    """Python writes NaN into JSON: the rest of such rows counts, and it is said how the loss was read."""
     path = tmp_path / "nan.ndjson"
-    path.write_text(slow_job.read_text() + '{"ts": 1.0, "rank": 0, "step": 1, "loss": NaN}\n')
-    assert "(NaN is none of its values; null says" in backtest(path).stderr
+    late = {"rank": 3, "loss": float("nan")}
+    rows = job_rows(steps=120, ranks=8)
+    path.write_text(lines(row | (late if row["rank"] == 3 and row["step"] > 60 else {}) for row in rows))
+    result = backtest(path)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "0 findings; 960 rows read" in result.stderr
+    assert "set aside" not in result.stderr
+    assert "job j: loss is NaN in 59 rows: they count as without it" in result.stderr
 
 
 @pytest.mark.slow

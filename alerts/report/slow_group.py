@@ -1,11 +1,13 @@
 """What to do about ranks that carry more work than the others: by what is known to distinguish them."""
 
+import re
 from collections.abc import Sequence
 
 from alerts.report.title import place_in_text
 from slowrank.telemetry import Subject, Suspicion
 
-_MODEL = "gpu_model="
+# The model comes first and may hold commas; coordinates follow.
+_MODEL = re.compile(r"gpu_model=(.+?)(?:, (?:pp|ep|tp|cp)=\d+)*")
 
 
 def slow_group(subject: Subject, suspicions: Sequence[Suspicion]) -> tuple[str, str]:
@@ -16,9 +18,8 @@ def slow_group(subject: Subject, suspicions: Sequence[Suspicion]) -> tuple[str, 
     """
     ranks = f"the ranks of {place_in_text(subject)}"
     where = next((e.note for s in suspicions for e in s.evidence if e.note), ranks)
-    models = [word.removeprefix(_MODEL) for word in where.split(", ") if word.startswith(_MODEL)]
-    if models:
-        return "imbalance.model", models[0]
+    if model := _MODEL.fullmatch(where):
+        return "imbalance.model", model[1]
     coords = subject.coords or {}
     if "pp" in coords:
         return "imbalance.stage", place_in_text(subject)

@@ -66,6 +66,11 @@ REASONS = (
 )
 
 _NAME_BYTES = (string.ascii_letters + string.digits + "._:/-").encode()
+_PRINTABLE = bytes(range(0x20, 0x7F))
+
+# Labels whose values become names of racks, switches and boards, and with them parts of keys.
+_PLACES = ("rack", "switch")
+_BOARD = "gpu."
 
 
 class BadRecord(ValueError):
@@ -79,7 +84,7 @@ class BadRecord(ValueError):
 
 def check_sample(record: NodeSample, *, now: float | None = None) -> NodeSample:
     """Return ``record`` without columns of later schemas if it is valid; else raise ``BadRecord``."""
-    _check_envelope(record, () if record.job_id is None else (record.job_id,), now)
+    _check_envelope(record, now)
     _check_ids(record.gpu_ids)
     _check_ids(record.nic_ids)
     return _known_sample(record)
@@ -87,7 +92,7 @@ def check_sample(record: NodeSample, *, now: float | None = None) -> NodeSample:
 
 def check_steps(record: JobSteps, *, now: float | None = None) -> JobSteps:
     """Return ``record`` without columns of later schemas if it is valid; else raise ``BadRecord``."""
-    _check_envelope(record, (record.job_id,), now)
+    _check_envelope(record, now)
     _check_count("attempt", record.attempt)
     if not 0 <= record.world_size <= MAX_RANKS:
         raise BadRecord("bad_number", f"world_size {record.world_size} is not 0 to {MAX_RANKS}")
@@ -102,9 +107,8 @@ def check_event(record: NodeEvent, *, now: float | None = None) -> NodeEvent:
     if record.v != VERSION:
         raise unknown_version(record.v)
     values = [value for value in record.subject.values() if isinstance(value, str)]
-    _check_names((record.cluster, record.node, record.source, record.code, *record.subject, *values))
-    if record.boot_id:
-        _check_name(record.boot_id)
+    _check_fields(record, "cluster", "node", "source", "code", *(("boot_id",) if record.boot_id else ()))
+    _check_names((*record.subject, *values), "subject")
     _check_count("seq", record.seq)
     _check_time(record.ts, now)
     _check_text(message=record.message, raw=record.raw)
@@ -203,7 +207,7 @@ def _check_rank_pace(pace: RankPace) -> None:
         raise BadRecord("bad_number", "log_ratio and spread must be finite")
 
 
-def _check_envelope(record: NodeSample | JobSteps, job: tuple[str, ...], now: float | None) -> None:
+def _check_envelope(record: NodeSample | JobSteps, now: float | None) -> None:
     labels = record.labels
     if record.v != VERSION:
         raise unknown_version(record.v)
@@ -212,8 +216,9 @@ def _check_envelope(record: NodeSample | JobSteps, job: tuple[str, ...], now: fl
     if labels:
         if len(labels) > MAX_LABELS:
             raise BadRecord("too_many_instances", f"{len(labels)} labels, at most {MAX_LABELS}")
-        _check_names((*labels, *labels.values()))
-    _check_names((record.cluster, record.node, record.boot_id, *job))
+        for label in labels.items():
+            _check_label(*label)
+    _check_fields(record, "cluster", "node", "boot_id", *(() if record.job_id is None else ("job_id",)))
     _check_time(record.ts, now)
 
 
@@ -222,21 +227,41 @@ def unknown_version(version: int, newest: int = VERSION) -> BadRecord:
     return BadRecord("unknown_version", f"record version {version}, this reader reads up to {newest}")
 
 
-def _check_names(names: Iterable[str]) -> None:
+def _check_fields(record: NodeSample | JobSteps | NodeEvent, *fields: str) -> None:
+    for field in fields:
+        _check_name(getattr(record, field), field)
+
+
+def _check_names(names: Iterable[str], field: str = "") -> None:
     for name in names:
-        _check_name(name)
+        _check_name(name, field)
+
+
+def _check_name(name: str, field: str = "") -> None:
+    if not _is_name(name):
+        said = f"{field} {name[:40]!r}".lstrip()
+        raise BadRecord("bad_label", f"{said} is not 1 to {MAX_NAME} of A-Z a-z 0-9 . _ : / -")
 
 
 # A node sends the same names every second. By name, as each job comes with combinations of its own. Holds
 # the names and boots of 12,500 nodes, with some thousand jobs and labels.
 @functools.lru_cache(maxsize=32_768)
-def _check_name(name: str) -> None:
-    if not 0 < len(name) <= MAX_NAME or _strange(name):
-        raise BadRecord("bad_label", f"{name[:40]!r} is not 1 to {MAX_NAME} of A-Z a-z 0-9 . _ : / -")
+def _is_name(name: str) -> bool:
+    return _consists_of(name, _NAME_BYTES)
 
 
-def _strange(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass").translate(None, _NAME_BYTES)
+@functools.lru_cache(maxsize=32_768)
+def _check_label(name: str, value: str) -> None:
+    """Check a label; its value may be any printable text, as the names of models are."""
+    _check_name(name, "label")
+    if name in _PLACES or name.startswith(_BOARD):
+        _check_name(value, f"label {name}")
+    elif not _consists_of(value, _PRINTABLE):
+        raise BadRecord("bad_label", f"label {name} {value[:40]!r} is not 1 to {MAX_NAME} of printable ASCII")
+
+
+def _consists_of(text: str, allowed: bytes) -> bool:
+    return 0 < len(text) <= MAX_NAME and not text.encode("utf-8", "surrogatepass").translate(None, allowed)
 
 
 @functools.lru_cache(maxsize=256)

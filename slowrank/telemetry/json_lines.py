@@ -1,7 +1,7 @@
 """Decodes lines of JSON, also with the NaN and Infinity that Python and other writers put into them.
 
-JSON has no such values. In a row NaN is no value, as an empty cell of a table; a loss or gradient norm that is
-infinite is one (``NOT_FINITE``).
+JSON has no such values. In a row NaN is no value, as an empty cell of a table; a loss or gradient norm that
+is infinite is one (``NOT_FINITE``).
 """
 
 import json

@@ -264,9 +264,10 @@ def _tick_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _labels(row: Mapping[str, Any]) -> dict[str, str]:
     try:
-        return msgspec.convert(row.get("labels") or {}, dict[str, str])
+        labels = msgspec.convert(row.get("labels") or {}, dict[str, str | None])
     except msgspec.ValidationError as error:
         raise BadRecord("undecodable", f"labels: {error}") from error
+    return {name: value for name, value in labels.items() if value}
 
 
 def _pack(block: Block, values: Sequence[Mapping[str, Value]]) -> bytes:

@@ -154,14 +154,13 @@ class _Steps:
                 raise BadRecord("bad_number", f"{name} must be at most {_LARGEST[name]}")
         if not seconds[0] >= 0:
             raise BadRecord("bad_number", "step_seconds must be a finite number, at least 0")
-        labels = row.get("labels")
         head = (
             text_of(row, "cluster", "default"),
             text_of(row, "job_id", "job"),
             integer_of(row, "attempt", 0),
             text_of(row, "node", UNKNOWN_NODE),
             integer_of(row, "world_size", 0),
-            tuple(sorted((str(k), str(v)) for k, v in labels.items())) if isinstance(labels, dict) else (),
+            _labels(row),
         )
         if head not in self._heads:
             # Raises on a bad name here, so that its line is reported.
@@ -312,6 +311,13 @@ def _beside_subject(row: Row) -> dict[str, str | int]:
     # ``kind`` is that of the row.
     texts = {name: text_of(row, name, "") for name in SUBJECT_TEXTS if row.get(name) and name != "kind"}
     return {name: number for name, number in numbers.items() if number != MISSING_INT} | texts
+
+
+def _labels(row: Row) -> tuple[tuple[str, str], ...]:
+    labels = row.get("labels")
+    if not isinstance(labels, dict):
+        return ()
+    return tuple(sorted((str(name), str(value)) for name, value in labels.items() if value not in (None, "")))
 
 
 def _node(head: tuple[Any, ...]) -> Node:

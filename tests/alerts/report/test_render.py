@@ -262,6 +262,8 @@ def of_group(note, coords=None, *, score=2.0, onset=5.0):
         ("ep=5", {"ep": 5}, "over the experts of group ep=5 of job j"),
         ("gpu_model=A100", None, "slower GPU model (A100)"),
         ("gpu_model=A100, pp=3", {"pp": 3}, "slower GPU model (A100)"),
+        ("gpu_model=NVIDIA A100, 80GB, pp=3, tp=1", {"pp": 3}, "slower GPU model (NVIDIA A100, 80GB)"),
+        ("gpu_model={0} %s `x` a=b/c, pp=", None, "slower GPU model ({0} %s `x` a=b/c, pp=)"),
         ("tp=1", {"tp": 1}, "Look at what the ranks of group tp=1 of job j share"),
         ("ranks 7,15", None, "Look at what ranks 7,15 share"),
     ],

@@ -251,6 +251,35 @@ def test_ranges_of_long_names_do_not_fill_the_memory(length, records):
     assert most < 50 * 2**20
 
 
+printable = st.text([chr(code) for code in range(0x20, 0x7F)], min_size=1, max_size=checks.MAX_NAME)
+
+
+@given(printable)
+def test_the_name_of_a_model_is_any_printable_text(model):
+    """Blanks, quotes, markup and the separators of the wire arrive as they were sent, within a record."""
+    for sent in (a_sample(labels={"gpu_model": model, "a": "b"}), some_steps(labels={"gpu_model": model})):
+        assert DECODERS[type(sent)](encode(sent)) == sent
+
+
+@pytest.mark.parametrize(
+    ("record", "named"),
+    [
+        (a_sample(node="gpu 1"), "node 'gpu 1' is not 1 to 128 of A-Z"),
+        (some_steps(job_id="a\n"), "job_id 'a\\n' is not 1 to 128 of A-Z"),
+        (an_event(code="xid 79"), "code 'xid 79' is not"),
+        (an_event(subject={"nic": "mlx5 0"}), "subject 'mlx5 0' is not"),
+        (a_sample(labels={"rack": "row 7"}), "label rack 'row 7' is not 1 to 128 of A-Z"),
+        (a_sample(labels={"gpu_model": "é"}), "label gpu_model 'é' is not 1 to 128 of printable ASCII"),
+        (a_sample(labels={"gpu model": "H100"}), "label 'gpu model' is not 1 to 128 of A-Z"),
+    ],
+)
+def test_a_refused_name_is_told_with_its_field(record, named):
+    """Of several names in a row it is clear which one to change."""
+    with pytest.raises(BadRecord) as refused:
+        DECODERS[type(record)](encode(record))
+    assert named in refused.value.detail
+
+
 @pytest.mark.slow
 @given(st.lists(values_of(SAMPLE_SCHEMAS[1].gpu), max_size=5))
 def test_columns_keep_values_and_what_was_not_read(rows):
@@ -328,6 +357,13 @@ BAD = [
     ("bad_label", a_sample(boot_id="'; drop table findings; --")),
     ("bad_label", a_sample(job_id="")),
     ("bad_label", a_sample(labels={"k": "é"})),
+    ("bad_label", a_sample(labels={"gpu_model": "H100\n"})),
+    ("bad_label", a_sample(labels={"gpu_model": "x" * (checks.MAX_NAME + 1)})),
+    ("bad_label", a_sample(labels={"gpu_model": ""})),
+    ("bad_label", a_sample(labels={"gpu model": "H100"})),
+    ("bad_label", a_sample(labels={"rack": "row 7"})),
+    ("bad_label", a_sample(labels={"switch": "leaf,3"})),
+    ("bad_label", a_sample(labels={"gpu.0": "GPU-1 2"})),
     ("bad_label", a_sample(gpu_ids=("0", "0"))),
     ("bad_label", a_sample(gpu_ids=("0", "1 2"))),
     ("bad_label", a_sample(gpu_ids=("0", ""))),

@@ -156,6 +156,13 @@ def test_numbers_that_json_cannot_hold_are_not_read():
         assert row["compute_seconds"] is None
 
 
+def test_an_empty_label_is_not_given():
+    """As an empty cell is not; null neither."""
+    assert steps_record([STEP | {"labels": {"phase": "", "gpu_model": None, "a": "b c"}}]).labels == {
+        "a": "b c"
+    }
+
+
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("undecodable", STEP | {"kind": "gossip"}),
     ("undecodable", {k: v for k, v in STEP.items() if k != "rank"}),

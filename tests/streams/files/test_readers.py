@@ -380,3 +380,13 @@ def test_values_that_are_missing_in_a_data_frame_are_not_given(tmp_path):
     pq.write_table(pa.table({k: pa.array([v]) for k, v in STEP.items()} | nan), tmp_path / "a.parquet")
     [row] = (row for record in read_records([tmp_path / "a.parquet"]).records for row in rows(record))
     assert (row["node"], "compute_seconds" in row) == ("unknown", False)
+
+
+def test_a_model_has_the_name_that_its_driver_prints(tmp_path):
+    """With blanks; one with a control character is refused, an empty one is not there."""
+    models = ["NVIDIA H100 80GB HBM3", "", None, "H100\t"]
+    lines = [STEP | {"step": i, "labels": {"gpu_model": model}} for i, model in enumerate(models)]
+    read = read_records([write(tmp_path / "a.ndjson", *lines)])
+    found = {row["step"]: row.get("labels") for record in read.records for row in rows(record)}
+    assert found == {0: {"gpu_model": "NVIDIA H100 80GB HBM3"}, 1: None, 2: None}
+    assert read.examples == ["a.ndjson:4: label gpu_model 'H100\\t' is not 1 to 128 of printable ASCII"]

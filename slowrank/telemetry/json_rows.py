@@ -248,8 +248,25 @@ def _sample_record(held: list[Row]) -> NodeSample:
     return check_sample(record)
 
 
+# Amounts in the subject of an event, whose fractions mean nothing; a GPU or rank is not rounded.
+AMOUNTS = ("booted", "started_ms", "milliseconds", "delay_ns", "expected_ns")
+
+
+def whole_numbers(subject: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the subject of an event with floats as the whole numbers that they are, amounts rounded."""
+    return {name: _whole(name, value) for name, value in subject.items()}
+
+
+def _whole(name: str, value: Any) -> Any:
+    if not isinstance(value, float) or not math.isfinite(value):
+        return value
+    return round(value) if name in AMOUNTS or value.is_integer() else value
+
+
 def _event_record(row: Mapping[str, Any]) -> NodeEvent:
     fields = {k: v for k, v in row.items() if k != "kind" and v is not None}
+    if isinstance(row.get("subject"), Mapping):
+        fields["subject"] = whole_numbers(row["subject"])
     fields.setdefault("cluster", "default")
     fields.setdefault("node", UNKNOWN_NODE)
     try:

@@ -4,6 +4,7 @@ Step rows of one node and one second make a record, and so do sample rows of one
 """
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
-from slowrank.telemetry.json_rows import Assembler, open_step_record
+from slowrank.telemetry.json_rows import AMOUNTS, Assembler, open_step_record, whole_numbers
 from slowrank.telemetry.names import COORDS, SUBJECT_NUMBERS, SUBJECT_TEXTS, unknown_metric
 from slowrank.telemetry.sample_rows import fault
 from slowrank.telemetry.schema import (
@@ -298,7 +299,7 @@ def _event(row: Row, unknown: UnknownFields) -> NodeEvent:
             raise BadRecord("undecodable", "subject is no JSON object") from error
     if isinstance(subject, dict):
         unknown.note("subject", subject)
-        fields["subject"] = _beside_subject(row) | subject
+        fields["subject"] = _beside_subject(row) | whole_numbers(subject)
     try:
         return check_event(msgspec.convert({"cluster": "default", **fields}, NodeEvent, strict=False))
     except msgspec.ValidationError as error:
@@ -307,10 +308,17 @@ def _event(row: Row, unknown: UnknownFields) -> NodeEvent:
 
 def _beside_subject(row: Row) -> dict[str, str | int]:
     """Return the fields of the subject that stand beside it, as they do where rows are flat."""
-    numbers = {name: integer_of(row, name) for name in SUBJECT_NUMBERS if row.get(name) is not None}
+    numbers = {name: _whole(row, name) for name in SUBJECT_NUMBERS if row.get(name) is not None}
     # ``kind`` is that of the row.
     texts = {name: text_of(row, name, "") for name in SUBJECT_TEXTS if row.get(name) and name != "kind"}
     return {name: number for name, number in numbers.items() if number != MISSING_INT} | texts
+
+
+def _whole(row: Row, name: str) -> int:
+    if name not in AMOUNTS:
+        return integer_of(row, name)
+    amount = number_of(row, name)
+    return MISSING_INT if math.isnan(amount) else round(amount)
 
 
 def _labels(row: Row) -> tuple[tuple[str, str], ...]:

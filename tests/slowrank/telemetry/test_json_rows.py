@@ -163,6 +163,16 @@ def test_an_empty_label_is_not_given():
     }
 
 
+def test_amounts_in_the_subject_of_an_event_are_rounded():
+    """A Unix time has a fraction in most languages; a GPU has none."""
+    subject = {"booted": 1795160000.73, "delay_ns": 41249.6, "gpu_index": 5.0, "job_id": "j"}
+    (event,) = Assembler().add(EVENT | {"subject": subject})
+    assert isinstance(event, NodeEvent)
+    assert event.subject == {"booted": 1795160001, "delay_ns": 41250, "gpu_index": 5, "job_id": "j"}
+    with pytest.raises(BadRecord, match="undecodable"):
+        Assembler().add(EVENT | {"subject": {"gpu_index": 5.5}})
+
+
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("undecodable", STEP | {"kind": "gossip"}),
     ("undecodable", {k: v for k, v in STEP.items() if k != "rank"}),

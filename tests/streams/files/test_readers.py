@@ -390,3 +390,13 @@ def test_a_model_has_the_name_that_its_driver_prints(tmp_path):
     found = {row["step"]: row.get("labels") for record in read.records for row in rows(record)}
     assert found == {0: {"gpu_model": "NVIDIA H100 80GB HBM3"}, 1: None, 2: None}
     assert read.examples == ["a.ndjson:4: label gpu_model 'H100\\t' is not 1 to 128 of printable ASCII"]
+
+
+def test_the_time_of_a_boot_may_have_a_fraction(tmp_path):
+    """In the subject and beside it, as a number and as the text of a table."""
+    boot = {"ts": 1000.5, "node": "n", "source": "boot", "code": "host.boot"}
+    table = ",".join([*boot, "booted"]) + "\n" + ",".join([*map(str, boot.values()), "990.6"]) + "\n"
+    (tmp_path / "b.csv").write_text(table)
+    lines = [boot | {"subject": {"booted": 990.6}}, boot | {"booted": 990.6}]
+    read = read_records([write(tmp_path / "a.ndjson", *lines), tmp_path / "b.csv"])
+    assert [r.subject for r in read.records if isinstance(r, NodeEvent)] == [{"booted": 991}] * 3

@@ -23,14 +23,15 @@ _SAMPLE = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
 METRICS = (*_SAMPLE.gpu.names, *_SAMPLE.nic.names, *_SAMPLE.host.names)
 
 _HEAD = ("kind", "ts", "cluster", "node", "boot_id", "seq", "job_id", "labels")
-_FIELDS: dict[str, tuple[str, ...]] = {
+# Valid fields by kind of row.
+FIELDS: dict[str, tuple[str, ...]] = {
     "sample": (*_HEAD, "metric", "instance", "value"),
     "step": (*_HEAD, "attempt", "world_size", "coords", *STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows.names),
     "open_step": (*_HEAD, "attempt", "world_size", "rank", "step", "phase", "seconds"),
     "event": ("kind", *NodeEvent.__struct_fields__),
 }
-STEP_FIELDS, OPEN_STEP_FIELDS = _FIELDS["step"], _FIELDS["open_step"]
-SAMPLE_FIELDS, EVENT_FIELDS = _FIELDS["sample"], _FIELDS["event"]
+STEP_FIELDS, OPEN_STEP_FIELDS = FIELDS["step"], FIELDS["open_step"]
+SAMPLE_FIELDS, EVENT_FIELDS = FIELDS["sample"], FIELDS["event"]
 
 # Of the subject of an event: what slowrank reads, and what its exporter and the receiver of alerts write.
 SUBJECT_NUMBERS = (
@@ -50,6 +51,11 @@ _CALLED = {
     "device": ("instance", "nic"),
     **dict.fromkeys(("time", "timestamp"), ("ts",)),
     **dict.fromkeys(("host", "hostname"), ("node",)),
+    **dict.fromkeys(("iteration", "iter", "global_step"), ("step",)),
+    **dict.fromkeys(("global_rank", "world_rank"), ("rank",)),
+    **dict.fromkeys(("step_time", "step_duration", "iteration_time", "iter_time"), ("step_seconds",)),
+    **dict.fromkeys(("fwd_bwd_time", "compute_time", "forward_backward_time"), ("compute_seconds",)),
+    **dict.fromkeys(("job", "run", "run_id"), ("job_id",)),
 }
 # How names of metrics begin in dcgm-exporter, node_exporter and OpenTelemetry's hardware conventions.
 _FOREIGN = ("DCGM_", "node_", "hw.", "hw_")
@@ -97,7 +103,7 @@ def first_unknown(row: Mapping[str, Any]) -> Unknown | None:
     A row of an unknown kind has no valid names; it is refused where it is read.
     """
     kind = kind_of(row)
-    valid = _FIELDS.get(kind)
+    valid = FIELDS.get(kind)
     if valid is None:
         return None
     coords = row.get("coords")

@@ -1,13 +1,15 @@
-"""Telemetry files as rows: NDJSON, CSV (both plain, .gz or .zst) and Parquet, named as JSON rows are.
+"""Telemetry files as rows: NDJSON, CSV (both plain, gzip or zstd) and Parquet, named as JSON rows are.
 
 A line that cannot be read is yielded as its error; a file that cannot be read at all raises ``FileProblem``
 with what to do about it.
 """
 
 import codecs
+import contextlib
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +17,16 @@ from typing import IO, Any, Literal
 
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.json_lines import NOT_JSON, decode_line
-from slowrank.telemetry.names import METRICS
+from slowrank.telemetry.names import FIELDS, METRICS, likely
 
 # Chosen: bounds memory, as a line is held as a whole.
 MAX_LINE_BYTES = 1 << 20
+
+# Chosen: an array is held as a whole; 64 MiB are 300,000 step rows.
+MAX_ARRAY_BYTES = 64 << 20
+
+# What is looked at to tell formats.
+_HEAD_BYTES = 64
 
 Row = dict[str, Any]
 Line = tuple[int, Row | BadRecord]
@@ -47,7 +55,7 @@ def read(path: Path) -> Iterator[Line]:
     suffixes = [s.lower() for s in path.suffixes]
     if ".parquet" in suffixes or ".pq" in suffixes:
         return _parquet(path)
-    if ".csv" in suffixes:
+    if ".csv" in suffixes or ".tsv" in suffixes:
         return _csv(path)
     return _ndjson(path)
 
@@ -72,36 +80,72 @@ def kind_of(row: Mapping[str, Any]) -> Kind:
 
 
 def _ndjson(path: Path) -> Iterator[Line]:
-    for number, line in _lines(path):
-        if isinstance(line, BadRecord):
-            yield number, line
-            continue
-        if not line.strip():
-            continue
+    with _opened(path) as stream:
         try:
-            row = decode_line(line)
-        except NOT_JSON as error:
-            yield number, BadRecord("undecodable", f"not JSON: {str(error)[:100]}")
-            continue
-        yield number, row if isinstance(row, dict) else BadRecord("undecodable", "not a JSON object")
+            is_array = _ARRAY.match(stream.peek(_HEAD_BYTES))
+        except _BREAKS_OFF as error:
+            yield 1, _broken_off(error)
+            return
+        if is_array:
+            yield from enumerate(_array(path, stream), 1)
+            return
+        for number, line in _lines(stream):
+            if isinstance(line, BadRecord):
+                yield number, line
+                continue
+            if not line.strip():
+                continue
+            try:
+                row = decode_line(line)
+            except NOT_JSON as error:
+                yield number, BadRecord("undecodable", f"not JSON: {str(error)[:100]}")
+                continue
+            yield number, row if isinstance(row, dict) else BadRecord("undecodable", _NO_OBJECT)
+
+
+# Not of a log, whose lines may begin with a time in brackets.
+_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")
+_NO_OBJECT = "not a JSON object"
+
+
+def _array(path: Path, stream: IO[bytes]) -> Iterator[Row | BadRecord]:
+    """Yield the rows of a file that is one array of them."""
+    try:
+        held = stream.read(MAX_ARRAY_BYTES + 1)
+        rows = decode_line(held.removeprefix(codecs.BOM_UTF8)) if len(held) <= MAX_ARRAY_BYTES else None
+    except (*_BREAKS_OFF, *NOT_JSON):
+        rows = None
+    if not isinstance(rows, list):
+        raise FileProblem(
+            f"{path}: is a JSON array of more than {MAX_ARRAY_BYTES >> 20} MiB, or not a whole one. Write "
+            f"one object a line: jq -c '.[]' {path.name} > rows.ndjson"
+        )
+    for row in rows:
+        yield row if isinstance(row, dict) else BadRecord("undecodable", _NO_OBJECT)
 
 
 def _csv(path: Path) -> Iterator[Line]:
     header: list[str] | None = None
-    for number, line in _lines(path):
-        cells = line if isinstance(line, BadRecord) else _cells(line)
-        if header is None:
-            if isinstance(cells, BadRecord):
-                raise FileProblem(f"{path}: the header line cannot be read ({cells.detail}).")
-            header = [name.strip() for name in cells]
-            _check_columns(path, header)
-        elif isinstance(cells, BadRecord):
-            yield number, cells
-        elif len(cells) != len(header):
-            if cells:
-                yield number, BadRecord("undecodable", f"{len(cells)} fields, the header has {len(header)}")
-        else:
-            yield number, {k: v for k, v in zip(header, cells, strict=True) if v != ""}
+    separator = ","
+    with _opened(path) as stream:
+        for number, line in _lines(stream):
+            if header is None:
+                separator = "\t" if isinstance(line, bytes) and b"\t" in line and b"," not in line else ","
+            cells = line if isinstance(line, BadRecord) else _cells(line, separator)
+            if header is None:
+                if isinstance(cells, BadRecord):
+                    raise FileProblem(f"{path}: the header line cannot be read ({cells.detail}).")
+                header = [name.strip() for name in cells]
+                # The index of a data frame has no name.
+                _check_columns(path, [name for name in header if name])
+            elif isinstance(cells, BadRecord):
+                yield number, cells
+            elif len(cells) != len(header):
+                if cells:
+                    what = f"{len(cells)} fields, the header has {len(header)}"
+                    yield number, BadRecord("undecodable", what)
+            else:
+                yield number, {k: v for k, v in zip(header, cells, strict=True) if k and v != ""}
 
 
 def _parquet(path: Path) -> Iterator[Line]:
@@ -153,8 +197,15 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
         needs += [f"{kind} rows need {', '.join(REQUIRED[kind])}" for kind in others]
         raise FileProblem(
             f"{path}: missing column{'s' if len(missing) > 1 else ''} {', '.join(missing)}. "
-            f"There are: {', '.join(names) or 'none'}. {'; '.join(needs)}.{one_value_a_row(names)}"
+            f"There are: {_meant(names, found or 'step')}. {'; '.join(needs)}.{one_value_a_row(names)}"
         )
+
+
+def _meant(names: Sequence[str], kind: Kind) -> str:
+    """Return the names of columns, each that is unknown with the one that it may stand for."""
+    valid = FIELDS[kind]
+    listed = (name if name in valid or name in METRICS else f"{name}{likely(name, valid)}" for name in names)
+    return ", ".join(listed) or "none"
 
 
 def one_value_a_row(names: Iterable[str]) -> str:
@@ -177,33 +228,44 @@ _MARKS: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
-def _cells(line: bytes) -> list[str] | BadRecord:
+def _cells(line: bytes, separator: str) -> list[str] | BadRecord:
     try:
         text = line.decode("utf-8").rstrip("\r\n")
-        return next(csv.reader([text], strict=True), [])
+        return next(csv.reader([text], delimiter=separator, strict=True), [])
     except (UnicodeDecodeError, csv.Error) as error:
         return BadRecord("undecodable", f"not CSV: {str(error)[:100]}")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes | BadRecord]]:
+def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes | BadRecord]]:
     """Yield numbered lines; a stream that breaks off ends with one bad line."""
     number = 0
-    with _opened(path) as raw:
-        try:
-            for number, line in enumerate(_bounded(_decompressed(path, raw)), 1):
-                if number == 1 and isinstance(line, bytes):
-                    # Tools of Windows begin a file with it; it would be a part of the first name.
-                    line = line.removeprefix(codecs.BOM_UTF8)
-                yield number, line
-        except (EOFError, OSError, zlib.error) as error:
-            yield number + 1, BadRecord("undecodable", f"the file breaks off here: {str(error)[:100]}")
-
-
-def _opened(path: Path) -> IO[bytes]:
     try:
-        return path.open("rb")
-    except OSError as error:
-        raise FileProblem(f"{path}: cannot be opened ({error.strerror}).") from error
+        for number, line in enumerate(_bounded(stream), 1):
+            if number == 1 and isinstance(line, bytes):
+                # Tools of Windows begin a file with it; it would be a part of the first name.
+                line = line.removeprefix(codecs.BOM_UTF8)
+            yield number, line
+    except _BREAKS_OFF as error:
+        yield number + 1, _broken_off(error)
+
+
+_BREAKS_OFF = (EOFError, OSError, zlib.error)
+
+
+def _broken_off(error: Exception) -> BadRecord:
+    return BadRecord("undecodable", f"the file breaks off here: {str(error)[:100]}")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a file, decompressed by what it begins with: names are wrong where browsers unpack or rename."""
+    with contextlib.ExitStack() as stack:
+        try:
+            raw = stack.enter_context(path.open("rb"))
+            head = raw.peek(_HEAD_BYTES)
+        except OSError as error:
+            raise FileProblem(f"{path}: cannot be opened ({error.strerror}).") from error
+        yield _decompressed(path, raw, head)
 
 
 def _bounded(stream: IO[bytes]) -> Iterator[bytes | BadRecord]:
@@ -216,14 +278,19 @@ def _bounded(stream: IO[bytes]) -> Iterator[bytes | BadRecord]:
         yield BadRecord("oversize", f"a line of more than {MAX_LINE_BYTES} bytes")
 
 
-def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
-    if path.suffix.lower() == ".gz":
+_GZIP = b"\x1f\x8b"
+# A frame, or one to skip, with which some writers begin.
+_ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
+
+
+def _decompressed(path: Path, raw: io.BufferedReader, head: bytes) -> io.BufferedReader:
+    if head.startswith(_GZIP):
         return io.BufferedReader(gzip.open(raw))
-    if path.suffix.lower() in (".zst", ".zstd"):
+    if _ZSTD.match(head):
         try:
             from pyarrow import CompressedInputStream
         except ImportError as error:
-            raise FileProblem(f"{path}: reading .zst needs `pip install ./slowrank '.[all]'`.") from error
+            raise FileProblem(f"{path}: reading zstd needs `pip install ./slowrank '.[all]'`.") from error
         # Unlike the reader of the zstandard package it raises when a file ends within a frame.
         return io.BufferedReader(CompressedInputStream(raw, "zstd"))
     return raw

@@ -55,7 +55,8 @@ class Read:
     """The records in order, how many rows they have, and the counts of unusable rows by reason.
 
     ``doubts``: (job, reason why its steps may give no finding). ``unknown``: fields that are ignored.
-    ``ahead``: seconds by which the times of nodes were moved back, because their clocks are off.
+    ``ahead``: seconds by which the times of nodes were moved back, because their clocks are off. ``no_rows``:
+    how many of the unusable rows are no objects at all.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -64,6 +65,7 @@ class Read:
     unknown: UnknownFields = field(default_factory=UnknownFields)
     ahead: dict[Node, float] = field(default_factory=dict)
     bad: Counter[str] = field(default_factory=Counter)
+    no_rows: int = 0
     examples: list[str] = field(default_factory=list)
     _mistakes: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
@@ -89,6 +91,7 @@ def read_records(paths: Iterable[Path]) -> Read:
             found.records += _take(row, steps, samples, numbers, found.unknown)
             found.rows += 1
         except BadRecord as error:
+            found.no_rows += error is row
             found.set_aside(f"{path.name}:{number}", error)
     found.ahead = steps.clocks_ahead()
     for record in (*steps.records(found), *samples.records(found)):
@@ -355,5 +358,10 @@ def _nothing(paths: list[Path], found: Read) -> str:
     if not found.bad:
         return f"{names}: no rows. Give NDJSON, CSV or Parquet with step, sample or event rows."
     reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(found.bad.items()))
-    forms = "NDJSON is one object a line; CSV is known by .csv in the name, Parquet by .parquet."
-    return f"{names}: no usable row ({reasons}). First: {found.examples[0]}\n{forms}"
+    told = f"{names}: no usable row ({reasons}). First: {found.examples[0]}"
+    if found.no_rows < found.bad.total():
+        return told
+    return (
+        f"{told}\nNDJSON is one object a line (jq -c . FILE); CSV is known by .csv in the name, with tabs by "
+        ".tsv, Parquet by .parquet."
+    )

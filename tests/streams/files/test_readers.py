@@ -257,6 +257,19 @@ def test_sample_rows_without_sequence_numbers_are_told_apart(tmp_path):
         ("semicolons.csv", "ts;rank;step;step_seconds\n1;2;3;4\n", "must be separated by commas"),
         ("twice.csv", "ts,rank,step,step_seconds,ts\n1,2,3,4,5\n", "more than one column 'ts'"),
         ("csv.txt", "ts,rank,step,step_seconds\n1,2,3,4\n", "CSV is known by .csv in the name"),
+        (
+            "caps.csv",
+            "TS,Rank,Step,Step_Seconds\n",
+            "TS (is it 'ts'?), Rank (is it 'rank'?), Step (is it 'step'?)",
+        ),
+        (
+            "names.csv",
+            "timestamp,global_rank,iteration,step_time\n",
+            "timestamp (is it 'ts'?), global_rank (is it 'rank'?), iteration (is it 'step'?), "
+            "step_time (is it 'step_seconds'?)",
+        ),
+        ("cut.json", '[{"ts": 1, "rank": 2', "Write one object a line: jq -c '.[]' cut.json > rows.ndjson"),
+        ("pretty.json", '{\n  "ts": 1\n}\n', "NDJSON is one object a line (jq -c . FILE)"),
     ],
 )
 def test_unusable_files_say_what_is_wrong(tmp_path, name, text, message):
@@ -400,3 +413,62 @@ def test_the_time_of_a_boot_may_have_a_fraction(tmp_path):
     lines = [boot | {"subject": {"booted": 990.6}}, boot | {"booted": 990.6}]
     read = read_records([write(tmp_path / "a.ndjson", *lines), tmp_path / "b.csv"])
     assert [r.subject for r in read.records if isinstance(r, NodeEvent)] == [{"booted": 991}] * 3
+
+
+def in_milliseconds(row):
+    return row | {"ts": 1795160472250}
+
+
+@pytest.mark.parametrize("change", [in_milliseconds, lambda row: {k: v for k, v in row.items() if k != "ts"}])
+def test_rows_that_are_objects_are_not_told_what_ndjson_is(tmp_path, change):
+    """The first mistake is all there is to say of a file whose form is right."""
+    with pytest.raises(FileProblem) as problem:
+        read_records([write(tmp_path / "a.ndjson", change(STEP))])
+    assert "First: a.ndjson:1: " in str(problem.value)
+    assert "one object a line" not in str(problem.value)
+
+
+def test_compression_is_known_by_what_a_file_begins_with(tmp_path):
+    """Without the suffix, with another one, and with one although a browser has unpacked the file."""
+    zstandard, _ = (pytest.importorskip(m) for m in ("zstandard", "pyarrow"))
+    plain = write(tmp_path / "a.ndjson.gz", STEP, STEP | {"step": 8})
+    whole = read_records([plain]).records
+    assert len(whole) == 1
+    for name, pack in (("b.ndjson", gzip.compress), ("c", gzip.compress), ("d.gz", zstandard.compress)):
+        (tmp_path / name).write_bytes(pack(plain.read_bytes()))
+        assert read_records([tmp_path / name]).records == whole
+    (tmp_path / "e.ndjson").write_bytes(gzip.compress(b"")[:5])
+    assert "breaks off here" in read_records([tmp_path / "e.ndjson", plain]).examples[0]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_an_array_of_rows_is_read(tmp_path, indent):
+    """In one line or many; what is in it and no object is set aside by its number."""
+    steps = [STEP | {"step": i, "loss": float("nan")} for i in range(3)]
+    (tmp_path / "a.json").write_text("\ufeff" + json.dumps([*steps, 7], indent=indent))
+    read = read_records([tmp_path / "a.json"])
+    assert ([r["step"] for r in step_rows(read)], read.rows) == ([0, 1, 2], 3)
+    assert read.examples == ["a.json:4: not a JSON object"]
+
+
+def test_a_log_whose_lines_begin_with_a_bracket_is_no_array(tmp_path):
+    """Its lines that are rows are read."""
+    read = read_records([write(tmp_path / "a.log", "[2026-11-20] begun", STEP, "[1]")])
+    assert (read.rows, dict(read.bad)) == (1, {"undecodable": 2})
+
+
+def test_columns_may_be_separated_by_tabs(tmp_path):
+    """In a file called .tsv or .csv, with commas in its cells."""
+    text = "ts\trank\tstep\tstep_seconds\tphase\n1\t2\t3\t4\ta,b\n"
+    for name in ("a.tsv", "a.csv", "a.tsv.gz"):
+        data = text.encode()
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+        read = read_records([tmp_path / name])
+        assert [(row["rank"], row["step"]) for row in step_rows(read)] == [(2, 3)]
+
+
+def test_the_index_of_a_data_frame_is_no_field(tmp_path):
+    """pandas writes it first, without a name."""
+    (tmp_path / "a.csv").write_text(",ts,rank,step,step_seconds\n0,1,2,3,4\n")
+    read = read_records([tmp_path / "a.csv"])
+    assert (read.rows, read.unknown.names) == (1, {})

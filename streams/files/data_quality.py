@@ -4,7 +4,7 @@ No finding should mean that there is no fault. Where it may mean that the rows a
 incomplete, the reader of the result gets a warning.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,9 @@ REPEATED_SHARE = 0.1
 # Range of the ratio of two durations of which one is in milliseconds: 1000, within a factor of two.
 MILLI = (500.0, 2000.0)
 
+# Ranks that a warning names. Chosen: enough to find the others.
+_NAMED_RANKS = 4
+
 # Range of the ratio of step durations to the time that passes; outside, one is in another unit. Chosen: wide
 # below, as a trace of every hundredth step has far more time than steps.
 TOO_FAST, TOO_SLOW = 10.0, 1 / 200
@@ -29,11 +32,12 @@ TOO_FAST, TOO_SLOW = 10.0, 1 / 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepColumns:
-    """The step rows of one job, [rows] each; seconds, NaN where missing."""
+    """The step rows of one job, [rows] each; seconds, NaN where missing; -1 for a node without a name."""
 
     attempt: npt.NDArray[np.int64]
     step: npt.NDArray[np.int64]
     rank: npt.NDArray[np.int64]
+    node: npt.NDArray[np.int64]
     ts: FloatArray
     step_seconds: FloatArray
     compute_seconds: FloatArray
@@ -41,8 +45,11 @@ class StepColumns:
     comm_seconds: FloatArray
 
 
-def doubts(rows: StepColumns) -> Iterator[str]:
-    """Yield a sentence for each reason why a job's rows cannot be evaluated in full."""
+def doubts(rows: StepColumns, nodes: Sequence[str] = ()) -> Iterator[str]:
+    """Yield a sentence for each reason why a job's rows cannot be evaluated in full.
+
+    ``nodes``: the names of those that ``rows.node`` numbers.
+    """
     if len(np.unique(rows.rank)) == 1:
         yield "there is one rank, and no other to compare it with"
     steps = len(np.unique(rows.step))
@@ -59,8 +66,15 @@ def doubts(rows: StepColumns) -> Iterator[str]:
             yield f"{name} is mostly negative"
         elif np.count_nonzero(values > 1.5 * rows.step_seconds) > len(known) / 2:
             yield f"{name} is mostly larger than step_seconds: both are seconds, and the step is the whole"
-    repeated = _repeated(rows)
-    if repeated > REPEATED_SHARE * len(rows.step):
+    repeated, (shared, pair) = _repeated(rows), _shared(rows)
+    if len(shared) > REPEATED_SHARE * len(rows.step):
+        first, *more = np.unique(shared).tolist()
+        others = f" and so do{'es' if len(more) == 1 else ''} {_ranks(more)}" if more else ""
+        yield (
+            f"rank {first} comes from nodes {nodes[pair[0]]} and {nodes[pair[1]]}{others}: is it the local "
+            "rank? rank counts over all nodes of a job"
+        )
+    elif repeated > REPEATED_SHARE * len(rows.step):
         yield (
             f"{repeated} rows have the step and rank of another row but other values: two runs need "
             "different job_id or attempt"
@@ -70,15 +84,58 @@ def doubts(rows: StepColumns) -> Iterator[str]:
 
 def _repeated(rows: StepColumns) -> int:
     order = np.lexsort((rows.rank, rows.step, rows.attempt))
+    same = _alike(order, rows.attempt, rows.step, rows.rank)
+    return int(np.count_nonzero(same & ~_alike(order, rows.ts, rows.step_seconds)))
 
-    def changes(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        return np.asarray(column[order][1:] != column[order][:-1])
 
-    same = ~(changes(rows.attempt) | changes(rows.step) | changes(rows.rank))
-    return int(np.count_nonzero(same & (changes(rows.ts) | changes(rows.step_seconds))))
+def _shared(rows: StepColumns) -> tuple[npt.NDArray[np.int64], tuple[int, int]]:
+    """Return the rank of each row that another node sent as well, and two nodes that sent the lowest."""
+    order = np.lexsort((rows.node, rows.rank, rows.step, rows.attempt))
+    same = _alike(order, rows.attempt, rows.step, rows.rank) & ~_alike(order, rows.node)
+    here = np.flatnonzero(same & (rows.node[order][:-1] >= 0))
+    ranks = rows.rank[order][here]
+    if not len(ranks):
+        return ranks, (-1, -1)
+    at = here[ranks.argmin()]
+    return ranks, (int(rows.node[order][at]), int(rows.node[order][at + 1]))
+
+
+def _alike(order: npt.NDArray[np.int64], *columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which rows but the first have the values of the row before them in ``order``."""
+    alike = np.full(len(order) - 1, True)
+    for column in columns:
+        alike &= column[order][1:] == column[order][:-1]
+    return alike
+
+
+def _in_another_unit(rows: StepColumns) -> npt.NDArray[np.int64]:
+    """Return the ranks whose steps are some thousand times as long as those of the others."""
+    order = rows.rank.argsort(kind="stable")
+    ranks, starts = np.unique(rows.rank[order], return_index=True)
+    typical = np.array([float(np.median(part)) for part in np.split(rows.step_seconds[order], starts[1:])])
+    some = typical > 0
+    if np.count_nonzero(some) < 2:
+        return ranks[:0]
+    above = typical > np.sqrt(typical[some].min() * typical.max())
+    least, most = MILLI
+    if not above.any() or not least <= np.median(typical[above]) / np.median(typical[some & ~above]) <= most:
+        return ranks[:0]
+    return np.asarray(ranks[above], np.int64)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks[:_NAMED_RANKS]))
+    more = f" and {len(ranks) - _NAMED_RANKS} more" if len(ranks) > _NAMED_RANKS else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"
 
 
 def _of_time(rows: StepColumns, steps: int) -> Iterator[str]:
+    if len(other := _in_another_unit(rows)):
+        yield (
+            f"step_seconds of {_ranks(other.tolist())} looks like milliseconds: some thousand times that of "
+            "the others; divide by 1000"
+        )
+        return
     typical = float(np.median(rows.step_seconds))
     if typical == 0.0:
         yield "step_seconds is mostly 0"

@@ -203,7 +203,7 @@ class _Steps:
         named = zip((*_KEYS, *_SECONDS), (*keys[:, order], *seconds[:, order]), strict=True)
         held = {"ts": ts, **dict(named)}
         held["attempt"] = np.array([head[2] for head in heads])[group]
-        found.doubts += _doubts([head[:2] for head in heads], group, held)
+        found.doubts += _doubts(heads, group, held)
         found.doubts += [
             (
                 job_id,
@@ -224,16 +224,19 @@ class _Steps:
 
 
 def _doubts(
-    job_of: Sequence[tuple[str, str]], group: Array, held: Mapping[str, Array]
+    heads: Sequence[tuple[Any, ...]], group: Array, held: Mapping[str, Array]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (job, reason) from ``doubts`` of each job; ``job_of`` is by group."""
-    number = {job: i for i, job in enumerate(sorted(set(job_of)))}
-    of_row = np.array([number[job] for job in job_of])[group]
+    """Yield (job, reason) from ``doubts`` of each job; ``heads`` is by group."""
+    number = {job: i for i, job in enumerate(sorted({head[:2] for head in heads}))}
+    of_row = np.array([number[head[:2]] for head in heads])[group]
     order = of_row.argsort(kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(of_row[order])) + 1)
+    names = sorted({head[3] for head in heads} - {UNKNOWN_NODE})
+    place = {name: i for i, name in enumerate(names)}
+    held = {**held, "node": np.array([place.get(head[3], -1) for head in heads])[group]}
     for (_, job_id), rows in zip(number, parts, strict=True):
         columns = StepColumns(**{f.name: held[f.name][rows] for f in fields(StepColumns)})
-        yield from ((job_id, doubt) for doubt in doubts(columns))
+        yield from ((job_id, doubt) for doubt in doubts(columns, names))
 
 
 class _Samples:

@@ -13,7 +13,7 @@ def columns(*, ranks=8, steps=100, **changed):
     """Healthy rows of a synchronous job, 0.8 s of compute in a step of 1 s; ``changed`` replaces columns."""
     step, rank = np.repeat(np.arange(steps), ranks), np.tile(np.arange(ranks), steps)
     seconds = {"step_seconds": 1.0, "compute_seconds": 0.8, "wait_seconds": 0.1, "comm_seconds": 0.1}
-    held = {"attempt": 0 * step, "step": step, "rank": rank, "ts": 1_795_160_000.0 + step}
+    held = {"attempt": 0 * step, "step": step, "rank": rank, "ts": 1_795_160_000.0 + step, "node": 0 * step}
     held |= {name: np.full(len(step), value) for name, value in seconds.items()}
     return StepColumns(**held | {name: change(held) for name, change in changed.items()})
 
@@ -56,6 +56,18 @@ def test_durations_in_milliseconds_are_told_of_once_each():
     assert told.endswith("step_seconds looks like milliseconds: divide by 1000")
 
 
+def test_ranks_in_milliseconds_are_named():
+    """Where the others are in seconds, it is no matter of the time that passes."""
+    some = columns(step_seconds=lambda h: np.where(h["rank"] > 1, 1e3, 1.0) * h["step_seconds"])
+    assert list(doubts(some)) == [
+        "step_seconds of ranks 2, 3, 4, 5 and 2 more looks like milliseconds: some thousand times that of "
+        "the others; divide by 1000"
+    ]
+    (one,) = doubts(columns(step_seconds=lambda h: np.where(h["rank"] == 5, 980, 1.0) * h["step_seconds"]))
+    assert one.startswith("step_seconds of rank 5 looks like milliseconds")
+    assert list(doubts(columns(step_seconds=lambda h: np.where(h["rank"] == 5, 50.0, 1.0)))) == []
+
+
 def twice(**changed):
     """The rows of a job and once more as ``changed``."""
     one, other = columns(), columns(**changed)
@@ -69,6 +81,32 @@ def test_two_runs_under_one_name_are_told_of():
     assert list(doubts(twice(attempt=lambda h: h["attempt"] + 1, ts=lambda h: h["ts"] + 500.0))) == []
     (told,) = doubts(twice(ts=lambda h: h["ts"] + 0.1))
     assert told.startswith("800 rows have the step and rank of another row but other values")
+
+
+def test_a_local_rank_in_place_of_the_rank_is_told_of():
+    """Two nodes that send one rank, with the nodes; not where a rank was moved, or rows name no node."""
+    (said,) = doubts(twice(node=lambda h: h["node"] + 1), ("n0", "n1"))
+    assert said == (
+        "rank 0 comes from nodes n0 and n1 and so do ranks 1, 2, 3, 4 and 3 more: is it the local rank? "
+        "rank counts over all nodes of a job"
+    )
+    (said,) = doubts(twice(node=lambda h: h["node"] + 1, ts=lambda h: h["ts"] + 0.1), ("n0", "n1"))
+    assert said.startswith("rank 0 comes from nodes n0 and n1")
+    assert list(doubts(twice(node=lambda h: h["node"] - 1), ("n0",))) == []
+    moved = columns(node=lambda h: np.where((h["rank"] == 3) & (h["step"] > 50), 1, 0))
+    assert list(doubts(moved, ("n0", "n1"))) == []
+
+
+def test_the_nodes_of_a_rank_are_told_by_name(tmp_path):
+    """As rows name them, of the job that has them."""
+    lines = ["job_id,node,step,rank,ts,step_seconds,compute_seconds"]
+    for job, node, first in (("a", "x1", 0), ("a", "x2", 0), ("b", "x1", 0), ("b", "x3", 1)):
+        ranks = range(2 * first, 2 * first + 2)
+        lines += [f"{job},{node},{s},{r},{1_795_160_000 + s},1.0,0.8" for s in range(100) for r in ranks]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    (told,) = read_records([tmp_path / "a.csv"]).doubts
+    assert told[0] == "a"
+    assert told[1].startswith("rank 0 comes from nodes x1 and x2 and so does rank 1: is it the local rank?")
 
 
 def test_columns_that_nobody_reads_are_named(tmp_path):

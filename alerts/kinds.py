@@ -61,7 +61,7 @@ KINDS: dict[str, Kind] = {
     "straggler.intermittent": Kind(
         standing=SYMPTOM,
         title="{place} slows down again and again ({ratio})",
-        meaning="slow on and off",
+        meaning="slow on and off, or stalls for single steps that cost its job 5 % and more",
         phrase="slow on and off",
         action="WATCH",
         text="Watch {place}; it comes and goes.",

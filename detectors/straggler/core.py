@@ -37,7 +37,8 @@ class SlowRank:
     ``ratio`` is its time over that of its peers, ``job_ratio`` the job's step over what it would be without
     the rank's excess, ``waits_least`` whether its waits confirm it (None = no waits known), ``peers`` how
     many ranks it was compared with. ``score`` is evidence over its threshold, ``alone`` whether the evidence
-    needs no second kind. ``excursions`` counts the times it was slow, where it is slow on and off.
+    needs no second kind. ``excursions`` counts the times it was slow, where it is slow on and off, for
+    ``stalled`` seconds where that was in single steps (0: not).
     """
 
     rank: int
@@ -54,6 +55,7 @@ class SlowRank:
     peers: int
     waits_least: bool | None
     excursions: int = 0
+    stalled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,8 @@ def explain(
     gets more work together, ``with_it`` who is slow as one with it: no peer of it."""
     work_possible = _may_be_work(ratios, channel, slow, shared)
     return Explanation(
-        comparisons=_compare(ratios, slow, with_it),
-        offline=_offline_evidence(ratios, slow, metric=_metric_of(ratios, slow)),
+        comparisons=_stall(ratios, slow) if slow.stalled else _compare(ratios, slow, with_it),
+        offline=None if slow.stalled else _offline_evidence(ratios, slow, metric=_metric_of(ratios, slow)),
         role=ratios.groups.members_with(slow.rank) if ratios.roles_known else None,
         # Once believed it stays so for as long as it is slow.
         believed=slow.alone or bool(channel.believed[slow.rank]),
@@ -60,7 +60,7 @@ def explain(
         work_known=ratios.work is not None,
         work_possible=work_possible,
         since_start=slow.onset <= ratios.first_ts,
-        ruled_out=_ruled_out(ratios, slow, work_possible=work_possible),
+        ruled_out=() if slow.stalled else _ruled_out(ratios, slow, work_possible=work_possible),
         tensor_group=group.members.size,
         mates=mates(ratios, channel, slow, group),
     )
@@ -74,6 +74,12 @@ def _compare(ratios: Ratios, slow: SlowRank, with_it: Ints | None) -> tuple[Comp
         if np.isfinite(ratios.history.last(series, max(slow.steps, 1))[:, slow.rank]).any():
             entries.append(_compared(ratios, slow, with_it, series=series, metric=f"{series}_seconds"))
     return tuple(entries)
+
+
+def _stall(ratios: Ratios, slow: SlowRank) -> tuple[Comparison, ...]:
+    """Return how much longer than the others a rank takes in the steps in which it stalls."""
+    step = float(nan_median(ratios.history.last("step", max(slow.steps, 1)).ravel()))
+    return (Comparison("step_seconds.stalled", slow.stalled, PastFigures(step, 0.0, slow.steps), None),)
 
 
 def _metric_of(ratios: Ratios, slow: SlowRank) -> str:

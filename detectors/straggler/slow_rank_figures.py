@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from detectors.changepoint.llr_cusum import Onset
 from detectors.job.imbalance import MIN_JOB_SLOWDOWN, slowdown
+from detectors.job.stalls import Stalling
 from detectors.peers.intermittence import CERTAIN, SUSPECT, Intermittence
 from detectors.peers.node_effects import alike
 from detectors.peers.place_mates import PlaceMates
@@ -126,6 +127,28 @@ def intermittent_rank(
         peers=int(ratios.groups.peers[rank]),
         waits_least=None,
         excursions=found.count,
+    )
+
+
+def stalling_rank(ratios: Ratios, found: Stalling) -> SlowRank:
+    """Return the figures of a rank that stalls again and again; where ranks do not wait for each other, their
+    job is not slower for it."""
+    return SlowRank(
+        rank=found.rank,
+        timing="compute",
+        lasting=False,
+        onset=found.onset,
+        onset_lo=found.onset,
+        onset_hi=found.onset + found.seconds,
+        steps=found.steps,
+        score=found.count / SUSPECT,
+        alone=True,
+        ratio=1.0 + found.share,
+        job_ratio=1.0 if ratios.asynchronous else 1.0 + found.share,
+        peers=ratios.ranks - 1,
+        waits_least=None if ratios.asynchronous else True,
+        excursions=found.count,
+        stalled=found.seconds,
     )
 
 

@@ -35,6 +35,7 @@ import numpy.typing as npt
 
 from detectors.job.job_wide import JobWideWatch
 from detectors.job.slow_network import NetworkWatch
+from detectors.job.stalls import Stalls
 from detectors.peers.intermittence import AGAIN
 from detectors.peers.job_kind import VARIABLE_DISPERSION
 from detectors.peers.node_effects import LATELY, alike, scatter, step_noise
@@ -71,6 +72,7 @@ from detectors.straggler.slow_rank_figures import (
     matters,
     may_pass,
     slow_rank,
+    stalling_rank,
 )
 from detectors.straggler.slow_sets import COARSE_EFFECT, WholeSets
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
@@ -140,6 +142,7 @@ class StragglerDetector:
         self._shared_work = shared_work
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
+        self._stalls = Stalls(self.ratios.nodes.index)
         self._moving = MovingSlowness(ranks, shared_work)
         self._excused: list[int] = []
         self._families = families
@@ -172,6 +175,7 @@ class StragglerDetector:
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network = NetworkWatch()
+            self._stalls = Stalls(ratios.nodes.index)
             self._moving = MovingSlowness(ratios.ranks, self._shared_work)
             self._groups = SlowGroups(self._families)
             self._whole = WholeSets(ratios)
@@ -203,7 +207,7 @@ class StragglerDetector:
         network = self._network.update(ratios)
         return StepResult(
             slow=tuple(slow),
-            intermittent=self._intermittent(),
+            intermittent=(*self._intermittent(), *self._stalling(times)),
             recovered=tuple(recovered),
             excused=tuple(self._excused),
             job_wide=self._job_wide.look(
@@ -222,7 +226,8 @@ class StragglerDetector:
 
     def is_intermittent(self, rank: int) -> bool:
         """Whether ``rank`` was slow for a moment lately."""
-        return bool(self.channels["compute"].intermittence.count[rank])
+        stalls = self._stalls.found is not None and self._stalls.found.rank == rank
+        return stalls or bool(self.channels["compute"].intermittence.count[rank])
 
     def describe(self, timing: Timing, rank: int) -> SlowRank | None:
         """Return a slow rank with the figures of this step; None while it is not slow, or was not in most
@@ -512,6 +517,13 @@ class StragglerDetector:
         single = [r for r in ranks if not (self._moving.is_in_rotation(r) or self._groups.holds(r))]
         found = (intermittent_rank(self.ratios, channel, rank, self._places) for rank in single)
         return tuple(slow for slow in found if slow is not None)
+
+    def _stalling(self, times: StepTimes) -> tuple[SlowRank, ...]:
+        """Return the rank that has stalled once more in this step, unless it is slow by itself."""
+        if not self._stalls.update(times) or self._stalls.found is None:
+            return ()
+        slow = any(channel.raised[self._stalls.found.rank] for channel in self.channels.values())
+        return () if slow else (stalling_rank(self.ratios, self._stalls.found),)
 
     def _comes_and_goes_elsewhere(self) -> bool:
         """Return whether ranks of as many machines as make a rotation were slow more than once lately."""

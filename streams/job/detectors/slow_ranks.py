@@ -237,7 +237,10 @@ def _note(slow: SlowRank, why: Explanation) -> str:
     parts = ["slow since the first step seen"] if why.since_start else []
     if slow.timing == "rest":
         parts.append(_of_rest(why))
-    if slow.excursions:
+    if slow.stalled:
+        often = f"{slow.excursions} times in the last {slow.steps} steps, for {slow.stalled:.1f} s each"
+        parts.append(f"stalls {often}, as no other machine does: look at its host and at what it does then")
+    elif slow.excursions:
         parts.append(f"slow on and off, {slow.excursions} times in the last {slow.steps} steps")
     if slow.peers < _FEW_PEERS and why.role is not None:
         parts.append("too few peers in its role: judged against its own past and the other ranks'")

@@ -80,6 +80,18 @@ def test_transfers_without_the_waiting_accuse_no_rank(tmp_path, slowdown):
     assert [f for f in found(tmp_path, table, columns=("comm",)) if "rank" in f["subject"]] == []
 
 
+@pytest.mark.parametrize("columns", [("compute", "wait"), ("wait",)])
+def test_a_rank_that_stalls_now_and_then_is_told_with_how_long(tmp_path, columns):
+    work = healthy(steps=500)
+    work[ONSET::60, 5] += 6.0
+    table = synchronous(work, overhead=0.05)
+    [finding] = found(tmp_path, table, columns=columns)
+    assert (finding["kind"], finding["subject"]["rank"]) == ("straggler.intermittent", 5)
+    assert finding["evidence"][0]["metric"] == "step_seconds.stalled"
+    assert finding["evidence"][0]["value"] == pytest.approx(6.0, abs=0.1)
+    assert abs(seconds_of(finding["onset"]) - table.ts[ONSET - 1]) < 1.0
+
+
 @pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
 def test_a_long_stage_is_a_finding_without_a_rank(tmp_path, coords):
     """The stage is named where coordinates tell of stages."""

@@ -1,0 +1,171 @@
+"""Machines that stall now and then: single steps in which one alone holds its job up for longer than a step.
+
+Sees what ``peers.intermittence`` cannot: what is too seldom to show within 200 steps, in whatever part of a
+step, and costs the job much all the same.
+
+With o_r what rank r takes of a step by itself [s] (the step less waits, or less transfers, which contain them
+where no waits are reported, and less saving; without both its compute and loading; else the whole step), a
+machine stalls where its slowest rank takes longer than the median of all by a usual step and a second at
+least, and no rank of another machine by half of that. Of the last stalls, n are of all machines and k of one
+of them, or of one of its ranks. That is suspected
+
+* where k >= 4, and so many come by chance once in a thousand jobs (Poisson of mean n over the machines, or
+  over the ranks),
+* where the job takes 1.05 times as long for them since the first,
+* unless it began within 1.5 times the usual distance from the first step seen: what one rank does for all, as
+  saving, is there from the start,
+
+until twice the longest distance between two has passed without one. The limits are chosen.
+"""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.job.imbalance import MIN_JOB_SLOWDOWN
+from detectors.peers.intermittence import beyond_chance
+from detectors.peers.ratios import StepTimes
+from detectors.robust import nan_median
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+
+# Steps that make a usual one, and before which none is a stall: those of warm-up.
+_USUAL_STEPS, _WARM_UP = 50, 20
+
+# Chosen: of shorter ones more come from the host of any rank.
+_LEAST_SECONDS = 1.0
+
+# Of the slowest rank's excess, from which another machine stalls too.
+_AS_LONG = 0.5
+
+# Stalls kept, and steps after which one is forgotten.
+_KEPT, _FORGOTTEN_STEPS = 64, 3000
+
+_FEWEST, _CHANCE = 4, 1e-3
+
+# Of the median distance between two stalls: from the first step seen, and of the longest: since the last.
+_FROM_START, _OVER = 1.5, 2.0
+
+
+@dataclass(slots=True)
+class _Stall:
+    step: int
+    started: float
+    ended: float
+    machine: int
+    rank: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stalling:
+    """A ``rank`` that has stalled ``count`` times since ``onset`` [event time] in the last ``steps``, for
+    ``seconds`` in the median; ``share`` is how much longer the job takes for it."""
+
+    rank: int
+    count: int
+    seconds: float
+    onset: float
+    steps: int
+    share: float
+
+
+class Stalls:
+    """Counts the stalls of the machines of a job; ``machines`` [ranks] number them.
+
+    ``found`` is the machine that stalls again and again, by its rank that did most often.
+    """
+
+    def __init__(self, machines: Ints) -> None:
+        self._machines = machines
+        self._many = len(np.unique(machines))
+        self._usual: deque[float] = deque(maxlen=_USUAL_STEPS)
+        self._stalls: deque[_Stall] = deque(maxlen=_KEPT)
+        self._step = 0
+        self.found: Stalling | None = None
+
+    def update(self, times: StepTimes) -> bool:
+        """Take the next step; return whether a machine that stalls again and again has done so in it."""
+        self._step += 1
+        own = _by_itself(times)
+        middle = float(nan_median(own))
+        usual = float(np.median(self._usual)) if self._usual else np.inf
+        self._usual.append(float(nan_median(times.step)))
+        most = float(np.fmax.reduce(own)) - middle
+        new = self._step > _WARM_UP and most >= max(usual, _LEAST_SECONDS) and self._take(times, own - middle)
+        if new or self.found is not None:
+            self.found = self._look(float(np.fmax.reduce(times.ts)))
+        return new and self.found is not None
+
+    def _take(self, times: StepTimes, excess: Floats) -> bool:
+        rank = int(np.nanargmax(excess))
+        machine, seconds = int(self._machines[rank]), float(excess[rank])
+        others = excess[self._machines != machine]
+        if not np.isfinite(others).any() or float(np.fmax.reduce(others)) >= _AS_LONG * seconds:
+            return False
+        last = self._stalls[-1] if self._stalls else None
+        ended = float(times.ts[rank])
+        if last is not None and last.machine == machine and self._step - last.step <= 1:
+            # Steps in a row are one stall.
+            last.step, last.ended, last.seconds = self._step, ended, last.seconds + seconds
+            return False
+        self._stalls.append(
+            _Stall(self._step, ended - float(times.step[rank]), ended, machine, rank, seconds)
+        )
+        return True
+
+    def _look(self, now: float) -> Stalling | None:
+        while self._stalls and self._step - self._stalls[0].step > _FORGOTTEN_STEPS:
+            self._stalls.popleft()
+        if not self._stalls:
+            return None
+        machine, _ = _most_frequent([stall.machine for stall in self._stalls])
+        own = [stall for stall in self._stalls if stall.machine == machine]
+        rank, often = _most_frequent([stall.rank for stall in own])
+        many = len(self._stalls)
+        if not (_is_no_chance(len(own), many, self._many) or _is_no_chance(often, many, self._machines.size)):
+            return None
+        at = np.array([stall.step for stall in own])
+        apart = np.diff(at)
+        if at[0] <= _FROM_START * np.median(apart) or self._step - at[-1] > _OVER * apart.max():
+            return None
+        lost = sum(stall.seconds for stall in own)
+        elapsed = max(now, own[-1].ended) - own[0].started
+        share = lost / max(elapsed - lost, 1e-9)
+        if share < MIN_JOB_SLOWDOWN - 1.0:
+            return None
+        return Stalling(
+            rank=rank,
+            count=len(own),
+            seconds=float(np.median([stall.seconds for stall in own])),
+            onset=own[0].started,
+            steps=self._step - int(at[0]) + 1,
+            share=share,
+        )
+
+
+def _most_frequent(numbers: Sequence[int]) -> tuple[int, int]:
+    """Return the number that occurs most often, the least of several, and how often it does."""
+    (number, count), *_ = sorted(Counter(numbers).items(), key=lambda item: (-item[1], item[0]))
+    return number, count
+
+
+def _is_no_chance(count: int, of_all: int, among: int) -> bool:
+    """Return whether one of so many has more of all stalls than any has by chance."""
+    return among > 1 and count >= max(_FEWEST, beyond_chance(of_all / among, _CHANCE / among))
+
+
+def _by_itself(times: StepTimes) -> Floats:
+    """Return what each rank takes of a step by itself, [ranks] seconds; NaN where it is not known."""
+    half = times.step.size / 2
+    idle = times.wait if np.isfinite(times.wait).sum() >= half else times.comm
+    if np.isfinite(idle).sum() >= half:
+        own: Floats = times.step - idle - np.nan_to_num(times.checkpoint)
+        return own
+    if np.isfinite(times.compute).sum() >= half:
+        return times.compute + np.nan_to_num(times.data)
+    return times.step

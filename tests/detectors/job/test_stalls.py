@@ -1,0 +1,113 @@
+"""Machines that stall now and then: which are told, and which explanations take their place."""
+
+import numpy as np
+import pytest
+
+from detectors.job.stalls import Stalls
+from detectors.peers.ratios import StepTimes
+
+RANKS, PER_MACHINE, STEPS, CULPRIT = 32, 8, 600, 19
+MACHINES = np.arange(RANKS) // PER_MACHINE
+NONE = np.full(RANKS, np.nan)
+
+
+def steps(stalls, *, part="compute", parts=("compute", "wait"), seed=3):
+    """Synchronous steps of half a second; ``stalls`` gives the seconds of each rank at a step number."""
+    rng, ts = np.random.default_rng(seed), 1_795_160_000.0
+    for number in range(STEPS):
+        compute = rng.normal(0.5, 0.005, RANKS)
+        more = np.zeros(RANKS)
+        for rank, seconds in stalls(number).items():
+            more[rank] = seconds
+        own = compute + more
+        step = np.full(RANKS, own.max() + 0.05)
+        ts += step[0]
+        held = {
+            "compute": own if part == "compute" else compute,
+            "wait": own.max() - own,
+            "data": 0.01 + (more if part == "data" else 0.0),
+            "comm": own.max() - own + 0.05,
+            "checkpoint": more if part == "checkpoint" else np.zeros(RANKS),
+        }
+        read = {name: values if name in parts else NONE for name, values in held.items()}
+        yield StepTimes(number=number, ts=np.full(RANKS, ts), step=step, tokens=NONE, **read)
+
+
+def told(stalls, *, machines=MACHINES, **more):
+    """What is found after each step that it is told of, with the number of the step."""
+    watch, found = Stalls(machines), []
+    for times in steps(stalls, **more):
+        if watch.update(times):
+            found.append((times.number, watch.found))
+    return found, watch.found
+
+
+def every(period, *ranks, first=150, seconds=5.0):
+    return lambda number: dict.fromkeys(
+        ranks, seconds if number >= first and (number - first) % period == 0 else 0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "parts"),
+    [
+        ("compute", ("compute", "wait")),
+        ("compute", ("compute",)),
+        ("data", ("compute", "data")),
+        ("data", ("compute", "wait", "data")),
+        ("rest", ("compute", "wait")),
+        ("rest", ("wait",)),
+        ("rest", ("comm",)),
+    ],
+)
+def test_a_rank_that_alone_stalls_again_and_again_is_told(part, parts):
+    """At its fourth or fifth stall, in whatever part of a step it is."""
+    (first, *_), last = told(every(50, CULPRIT), part=part, parts=parts)
+    number, found = first
+    assert number in (150 + 3 * 50, 150 + 4 * 50)
+    assert (found.rank, found.count) == (CULPRIT, 1 + (number - 150) // 50)
+    assert found.seconds == pytest.approx(5.0, abs=0.1)
+    assert last.share == pytest.approx(5.0 / (50 * 0.55), abs=0.05)
+
+
+def test_ranks_of_one_machine_that_stall_by_turns_are_told_as_one_of_it():
+    turns = [2 * PER_MACHINE + k for k in range(PER_MACHINE)]
+
+    def stalls(number):
+        turn, at = divmod(number - 100, 20)
+        return {turns[turn % PER_MACHINE]: 3.0} if number >= 100 and at == 0 else {}
+
+    _, found = told(stalls)
+    assert MACHINES[found.rank] == 2
+
+
+@pytest.mark.parametrize(
+    "stalls",
+    [
+        every(50, CULPRIT, first=50),
+        every(50, 3, CULPRIT),
+        every(50, *range(RANKS)),
+        every(100, CULPRIT, seconds=2.0),
+        every(50, CULPRIT, seconds=0.4),
+        lambda number: {int(number * 7 % RANKS): 5.0} if number >= 150 and number % 25 == 0 else {},
+    ],
+    ids=["from the start", "two machines", "all", "cheap", "short", "another one each time"],
+)
+def test_what_others_do_too_or_is_there_from_the_start_is_not(stalls):
+    assert told(stalls) == ([], None)
+
+
+def test_saving_is_no_stall():
+    assert told(every(50, CULPRIT), part="checkpoint", parts=("wait", "checkpoint")) == ([], None)
+
+
+def test_it_is_over_when_two_stalls_are_missed():
+    stalls = every(50, CULPRIT)
+    found, last = told(lambda number: stalls(number) if number < 420 else {})
+    assert found[-1][0] == 400
+    assert last is None
+
+
+def test_steps_in_a_row_are_one_stall():
+    found, _ = told(lambda number: {CULPRIT: 5.0} if number >= 150 and number % 50 < 3 else {})
+    assert found[-1][1].count == 1 + (found[-1][0] - 150) // 50

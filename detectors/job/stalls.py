@@ -5,9 +5,9 @@ step, and costs the job much all the same.
 
 With o_r what rank r takes of a step by itself [s] (the step less waits, or less transfers, which contain them
 where no waits are reported, and less saving; without both its compute and loading; else the whole step), a
-machine stalls where its slowest rank takes longer than the median of all by a usual step and a second at
-least, and no rank of another machine by half of that. Of the last stalls, n are of all machines and k of one
-of them, or of one of its ranks. That is suspected
+machine stalls where its slowest rank takes longer than the median of all by as much as that usually is, and a
+second at least, and no rank of another machine by half of that. Of the last stalls, n are of all machines and
+k of one of them, or of one of its ranks. That is suspected
 
 * where k >= 4, and so many come by chance once in a thousand jobs (Poisson of mean n over the machines, or
   over the ranks),
@@ -94,7 +94,7 @@ class Stalls:
         own = _by_itself(times)
         middle = float(nan_median(own))
         usual = float(np.median(self._usual)) if self._usual else np.inf
-        self._usual.append(float(nan_median(times.step)))
+        self._usual.append(middle)
         most = float(np.fmax.reduce(own)) - middle
         new = self._step > _WARM_UP and most >= max(usual, _LEAST_SECONDS) and self._take(times, own - middle)
         if new or self.found is not None:

@@ -1,5 +1,7 @@
 """Machines that stall now and then: which are told, and which explanations take their place."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -22,20 +24,20 @@ def steps(stalls, *, part="compute", parts=("compute", "wait"), seed=3):
         own = compute + more
         step = np.full(RANKS, own.max() + 0.05)
         ts += step[0]
-        held = {
+        held: dict[str, Any] = {
             "compute": own if part == "compute" else compute,
             "wait": own.max() - own,
             "data": 0.01 + (more if part == "data" else 0.0),
             "comm": own.max() - own + 0.05,
             "checkpoint": more if part == "checkpoint" else np.zeros(RANKS),
         }
-        read = {name: values if name in parts else NONE for name, values in held.items()}
+        read: dict[str, Any] = {name: held[name] if name in parts else NONE for name in held}
         yield StepTimes(number=number, ts=np.full(RANKS, ts), step=step, tokens=NONE, **read)
 
 
 def told(stalls, *, machines=MACHINES, **more):
     """What is found after each step that it is told of, with the number of the step."""
-    watch, found = Stalls(machines), []
+    watch, found = Stalls(machines), list[Any]()
     for times in steps(stalls, **more):
         if watch.update(times):
             found.append((times.number, watch.found))

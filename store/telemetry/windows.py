@@ -86,6 +86,14 @@ SELECT node FROM nodes WHERE cluster = %(cluster)s AND node <> %(node)s AND last
 ORDER BY node LIMIT %(most)s
 """
 
+# Of a node that has never reported nothing is known. The list of nodes is ahead of the roll-ups, which hold a
+# GPU that was lost.
+_LACKS: LiteralString = """
+SELECT EXISTS (SELECT 1 FROM nodes WHERE cluster = %(cluster)s AND node = %(node)s AND gpus <= %(index)s)
+  AND NOT EXISTS (
+    SELECT 1 FROM {table} WHERE cluster = %(cluster)s AND node = %(node)s AND instance = %(instance)s)
+"""
+
 
 @contextmanager
 def bounded(conn: Connection[Any], seconds: float | None = None) -> Iterator[None]:
@@ -141,6 +149,21 @@ def peer_nodes(
     if not rows:
         rows = conn.execute(_OF_CLUSTER, wanted).fetchall()
     return [wanted["node"], *(name for (name,) in rows)]
+
+
+def lacks_device(conn: Connection[Any], metric: StoredMetric, cluster: str, node: str, instance: str) -> bool:
+    """Return whether a node that has reported has no such device, and had none as far back as roll-ups go."""
+    # Only GPUs are counted; ports, and GPUs that are named by their UUID, are known by their roll-ups.
+    is_index = metric.owner == "gpu" and instance.isdecimal() and len(instance) <= 4
+    values = {
+        "cluster": storable(cluster),
+        "node": storable(node),
+        "instance": storable(instance),
+        "index": int(instance) if is_index else 2**31 - 1,
+    }
+    query = sql.SQL(_LACKS).format(table=sql.Identifier(metric.table))
+    row = conn.execute(query, values).fetchone()
+    return row is not None and bool(row[0])
 
 
 def rank_count(conn: Connection[Any], cluster: str, job_id: str) -> int:

@@ -9,15 +9,16 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from api.deps import ServicesDep
 from api.http import conditional
-from api.http.problems import contradiction
+from api.http.problems import Problem, contradiction
 from api.routes.dashboard.ranges import Name, Range, milliseconds
 from api.security.auth import TelemetryReader
 from store.telemetry.buckets import BUCKET_SECONDS
-from store.telemetry.metrics import STORED, StoredMetric
+from store.telemetry.metrics import STORED, Owner, StoredMetric
 from store.telemetry.windows import (
     Selection,
     bins,
     bounded,
+    lacks_device,
     means,
     of_devices,
     of_ranks,
@@ -33,6 +34,7 @@ PEER_WINDOW = timedelta(minutes=5)
 
 # Roll-ups that one series may take with its band. Chosen: a second of the database's time.
 MAX_ROWS = 500_000
+_DEVICE: dict[Owner, str] = {"gpu": "GPU", "nic": "port", "host": "instance"}
 # Devices of one kind on a node, for the estimate of what a band takes.
 _PER_NODE = 8
 
@@ -137,6 +139,8 @@ def read_series(
         chosen, band = _selection(conn, query, metric, starts, ends)
         if principal.may_see(query.cluster):
             found = bins(conn, metric, chosen, cluster=query.cluster, starts=starts, ends=ends, step=step)
+            if all(row.value is None for row in found):
+                _check_device(conn, query, metric)
     shown: dict[str, Any] = {
         "metric": metric.name,
         "unit": metric.unit,
@@ -170,6 +174,8 @@ def read_peers(
             raise contradiction("#/query/from", "the peers of so long a window are too many; ask for less")
         if principal.may_see(query.cluster):
             own, peers = means(conn, metric, chosen, cluster=query.cluster, starts=starts, ends=ends)
+            if not own:
+                _check_device(conn, query, metric)
     shown: dict[str, Any] = {"metric": metric.name, "unit": metric.unit, "n": len(peers)}
     shown |= {"start": milliseconds(starts), "end": milliseconds(ends), "values": _thinned(peers)}
     if peers:
@@ -205,6 +211,15 @@ def _selection(
     band = wanted and affordable >= 1
     chosen = nodes[: max(1, affordable)] if band else nodes[:1]
     return of_devices(chosen, node=query.node, instance=query.instance, peers=band), band
+
+
+def _check_device(conn: Connection[Any], query: SubjectQuery, metric: StoredMetric) -> None:
+    """Raise the 404 problem where the node has no such device; one that is silent is none."""
+    if metric.owner == "rank" or query.node is None or query.instance is None:
+        return
+    if lacks_device(conn, metric, query.cluster, query.node, query.instance):
+        device = f"{_DEVICE[metric.owner]} {query.instance[:80]!r}"
+        raise Problem(404, "not-found", f"node {query.node[:80]!r} has no {device} with {metric.name}")
 
 
 def _thinned(values: list[float], most: int = 256) -> list[float]:

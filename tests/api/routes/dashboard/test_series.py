@@ -22,6 +22,30 @@ def test_a_device_beside_its_peers(client, slow_job):
     assert (shown["unit"], shown["bin_ms"], shown["band"], shown["n"][at]) == ("Hz", 10_000, True, 15)
 
 
+@pytest.mark.parametrize("path", ["series", "peers"])
+def test_a_device_that_the_node_does_not_have_is_not_found(client, client_with, slow_job, path):
+    """By its index, or as no roll-up has its name; a silent one has an empty series beside its peers."""
+    url = f"/api/v1/{path}"
+    for instance in ("99", "GPU-none"):
+        answer = client.get(url, params=WHOLE | DEVICE | {"instance": instance})
+        assert answer.status_code == 404
+        assert answer.json()["detail"] == f"node 'n0' has no GPU {instance!r} with gpu.clock.sm_hz"
+    later = {"from": WHOLE["to"] + 3600 * MS, "to": WHOLE["to"] + 3700 * MS}
+    assert client.get(url, params=later | DEVICE).status_code == 200
+    assert client.get(url, params=WHOLE | DEVICE | {"instance": "99", "node": "elsewhere"}).status_code == 200
+    other = client_with("telemetry:read", clusters=("other",))
+    assert other.get(url, params=WHOLE | DEVICE | {"instance": "99"}).status_code == 200
+
+
+def test_a_lost_gpu_keeps_its_series(client, slow_job, pool):
+    """Also when the node has fewer by now, and the window is after its last roll-up."""
+    later = {"from": WHOLE["to"] + 3600 * MS, "to": WHOLE["to"] + 3700 * MS}
+    with pool.connection() as conn:
+        conn.execute("UPDATE nodes SET gpus = 4 WHERE node = 'n0'")
+    for window in (WHOLE, later):
+        assert client.get("/api/v1/series", params=window | DEVICE).status_code == 200
+
+
 def test_decimation_keeps_the_extremes(client, slow_job):
     """Bins have mean, minimum and maximum of their roll-ups, and are no more than asked for."""
     shown = client.get("/api/v1/series", params=WHOLE | RANK | {"max_points": 4}).json()

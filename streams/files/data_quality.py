@@ -69,7 +69,7 @@ def doubts(rows: StepColumns, nodes: Sequence[str] = ()) -> Iterator[str]:
     repeated, (shared, pair) = _repeated(rows), _shared(rows)
     if len(shared) > REPEATED_SHARE * len(rows.step):
         first, *more = np.unique(shared).tolist()
-        others = f" and so do{'es' if len(more) == 1 else ''} {_ranks(more)}" if more else ""
+        others = f" and so do{'es' if len(more) == 1 else ''} {ranks_in_words(more)}" if more else ""
         yield (
             f"rank {first} comes from nodes {nodes[pair[0]]} and {nodes[pair[1]]}{others}: is it the local "
             "rank? rank counts over all nodes of a job"
@@ -123,7 +123,8 @@ def _in_another_unit(rows: StepColumns) -> npt.NDArray[np.int64]:
     return np.asarray(ranks[above], np.int64)
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Return the first few of several ranks in words."""
     named = ", ".join(map(str, ranks[:_NAMED_RANKS]))
     more = f" and {len(ranks) - _NAMED_RANKS} more" if len(ranks) > _NAMED_RANKS else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"
@@ -131,9 +132,10 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def _of_time(rows: StepColumns, steps: int) -> Iterator[str]:
     if len(other := _in_another_unit(rows)):
+        which = ranks_in_words(other.tolist())
         yield (
-            f"step_seconds of {_ranks(other.tolist())} looks like milliseconds: some thousand times that of "
-            "the others; divide by 1000"
+            f"step_seconds of {which} looks like milliseconds: some thousand times that of the others; "
+            "divide by 1000"
         )
         return
     typical = float(np.median(rows.step_seconds))

@@ -6,7 +6,7 @@ Step rows of one node and one second make a record, and so do sample rows of one
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from slowrank.telemetry.schema import (
     step_schema,
 )
 from streams.columns import Array, pack_arrays
-from streams.files.data_quality import StepColumns, doubts
+from streams.files.data_quality import StepColumns, doubts, ranks_in_words
 from streams.files.node_clocks import clocks_ahead
 from streams.files.readers import REQUIRED, FileProblem, Row, chain, kind_of, one_value_a_row
 from streams.files.unknown_fields import UnknownFields
@@ -93,6 +93,8 @@ def read_records(paths: Iterable[Path]) -> Read:
         except BadRecord as error:
             found.no_rows += error is row
             found.set_aside(f"{path.name}:{number}", error)
+            if isinstance(row, dict):
+                steps.note_lost(row)
     found.ahead = steps.clocks_ahead()
     for record in (*steps.records(found), *samples.records(found)):
         found.records.append(record)
@@ -139,6 +141,7 @@ class _Steps:
         self._keys: list[list[int]] = []
         self._seconds: list[list[float]] = []
         self._nan_losses: Counter[str] = Counter()
+        self._lost: defaultdict[str, Counter[int]] = defaultdict(Counter)
 
     def add(self, row: Row) -> None:
         coords = row.get("coords")
@@ -176,6 +179,25 @@ class _Steps:
         self._keys.append(keys)
         self._seconds.append(seconds)
 
+    def note_lost(self, row: Row) -> None:
+        """Count a row that was set aside, if it says which rank it is of."""
+        try:
+            rank = integer_of(row, "rank")
+        except BadRecord:
+            return
+        if rank >= 0 and row.get("metric") is None:
+            self._lost[text_of(row, "job_id", "job")][rank] += 1
+
+    def _of_lost(self, jobs: Set[str]) -> Iterator[tuple[str, str]]:
+        """Yield (job, what its rows lost as they were read)."""
+        for job_id in sorted(jobs & self._lost.keys()):
+            lost = self._lost[job_id]
+            whose = ranks_in_words(sorted(lost))
+            yield job_id, f"{lost.total()} rows of {whose} were set aside: it may seem that ranks are missing"
+        for job_id, count in sorted(self._nan_losses.items()):
+            how = "they count as without it; 1e300 says that it was no number"
+            yield job_id, f"loss is NaN in {count} rows: {how}"
+
     def clocks_ahead(self) -> dict[Node, float]:
         """Return by how many seconds the clocks of nodes are ahead of their jobs', where they are off."""
         heads = list(self._heads)
@@ -204,13 +226,7 @@ class _Steps:
         held = {"ts": ts, **dict(named)}
         held["attempt"] = np.array([head[2] for head in heads])[group]
         found.doubts += _doubts(heads, group, held)
-        found.doubts += [
-            (
-                job_id,
-                f"loss is NaN in {count} rows: they count as without it. A loss that is no number is 1e300",
-            )
-            for job_id, count in sorted(self._nan_losses.items())
-        ]
+        found.doubts += self._of_lost({head[1] for head in heads})
         cuts = np.flatnonzero(np.diff(group) | np.diff(second).astype(bool)) + 1
         for number, (a, b) in enumerate(_pieces([0, *cuts.tolist(), len(ts)])):
             piece = {name: values[a:b] for name, values in held.items()}

@@ -109,6 +109,18 @@ def test_the_nodes_of_a_rank_are_told_by_name(tmp_path):
     assert told[1].startswith("rank 0 comes from nodes x1 and x2 and so does rank 1: is it the local rank?")
 
 
+def test_a_rank_whose_rows_were_set_aside_is_told_of(tmp_path):
+    """It looks missing in steps that it made; rows without a rank, and samples, are of none."""
+    lines = ["kind,job_id,step,rank,ts,step_seconds,compute_seconds,metric"]
+    lines += [f"step,j,{s},{r},{1_795_160_000 + s},1.0,0.8," for s in range(100) for r in range(4)]
+    bad = [(s, r) for s in range(100, 103) for r in ("6", "7", "x", "", "-1")]
+    lines += [f"step,j,{s},{r},{1_795_160_000 + s},-1.0,0.8," for s, r in bad]
+    lines += ["sample,j,1,8,1795160000,1.0,0.8,gpu.power", "step,k,1,7,1795160000,-1.0,0.8,"]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    said = "6 rows of ranks 6, 7 were set aside: it may seem that ranks are missing"
+    assert read_records([tmp_path / "a.csv"]).doubts == [("j", said)]
+
+
 def test_columns_that_nobody_reads_are_named(tmp_path):
     """A name that is nearly right would else be missed in silence."""
     (tmp_path / "a.csv").write_text("step,rank,ts,step_seconds,compute,pp_rank\n0,0,1795160000,1.0,0.8,1\n")

@@ -35,6 +35,7 @@ from detectors.peers.rotating_slowness import ROUND
 from detectors.peers.shards import Shards
 from detectors.robust import nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate, series_of
+from detectors.straggler.loading_by_chance import is_by_chance
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -140,7 +141,11 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
     if found.timing == "data":
         # A rank loads its data by itself: no wait or amount of work makes it load longer. Loading is a share
         # of the work: where work grows, a rank that always loads less seems to load more.
-        return _now(ratios, found) >= _HALF * found.size and not _loads_for_others(ratios, found, places)
+        return (
+            _now(ratios, found) >= _HALF * found.size
+            and not _loads_for_others(ratios, found, places)
+            and not is_by_chance(ratios, found, over)
+        )
     if found.timing == "rest":
         return _stalls_by_itself(ratios, found)
     return not (

@@ -86,6 +86,9 @@ _BELOW, _ABOVE, _MOST_SKEW = 0.896, 1.380, 3.0
 # 1 by the error of the fit.
 _MOST_SLOPE = 1.2
 
+# Chosen, of the work: loading so much less than usual is as far as it counts, for its log has no bound.
+_LEAST_MORE = -0.9
+
 # Residual spreads from which a residual counts less (Huber 1964: 95 % efficient at a Gaussian), and rounds of
 # reweighting, which settle the third digit.
 _HUBER, _ROUNDS = 1.5, 5
@@ -198,10 +201,13 @@ def _over_role(v: Floats, groups: PeerGroups) -> Floats:
 
 def _loading(ratios: Ratios, steps: int) -> Floats:
     """Return the log of one plus each rank's loading over the usual one, as a share of the work, [steps,
-    ranks]."""
+    ranks].
+
+    Ranks that load less than usual show how far apart healthy ones are.
+    """
     work = nan_median(ratios.history.last("compute", steps), axis=1)[:, None]
     more: Floats = _over_role(ratios.history.last("data", steps), ratios.everyone) / work
-    return np.log1p(np.maximum(more, 0.0))
+    return np.log1p(np.maximum(more, _LEAST_MORE))
 
 
 def _low(x: Floats, few: int) -> Floats:

@@ -258,6 +258,44 @@ def slow_while_loading(work, data, *, on_node=1):
     return found
 
 
+def first_epoch(rng, *, steps=160, ranks=16):
+    """Loading that takes half of a step, by chance, while nothing is cached, and next to nothing after."""
+    data = 0.04 * rng.gamma(4, 0.25, (steps, ranks))
+    data[:100] *= 10 * rng.uniform(0.5, 1.8, (100, ranks))
+    return data
+
+
+def long_tail(rng, *, steps=160, ranks=16):
+    """Loading whose logs scatter by 0.9."""
+    return 0.05 * rng.gamma(4, 0.25, (steps, ranks)) * np.exp(0.9 * rng.normal(size=(steps, ranks)))
+
+
+def changes_its_kind(rng, *, steps=160, ranks=16):
+    """Loading that scatters far more from a step on."""
+    data = 0.02 * rng.gamma(4, 0.25, (steps, ranks))
+    data[80:] *= 8 * np.exp(0.7 * rng.normal(size=(80, ranks)))
+    return data
+
+
+@pytest.mark.parametrize("loading", [first_epoch, long_tail, changes_its_kind])
+def test_independent_waits_accuse_no_loader(loading):
+    """Of many ranks over many steps one waits longest for some time, by chance."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        work = np.exp(0.004 * rng.normal(size=(160, 16)))
+        assert slow_while_loading(work, loading(rng), on_node=8) == set()
+
+
+@pytest.mark.parametrize(("loading", "within"), [(first_epoch, 14), (long_tail, 8), (changes_its_kind, 3)])
+def test_a_slow_loader_is_found_among_independent_waits(loading, within):
+    """A rank that waits for most of a step longer than the others, each time, from step 40 on."""
+    rng = np.random.default_rng(3)
+    work = np.exp(0.004 * rng.normal(size=(160, 16)))[: 40 + within]
+    data = loading(rng)[: 40 + within]
+    data[40:, 5] += 0.8
+    assert slow_while_loading(work, data, on_node=8) == {("data", 5)}
+
+
 @pytest.mark.parametrize(("longer", "expected"), [(0.02, set()), (0.15, {("data", 5)})])
 def test_loading_that_is_a_little_longer_is_not_reported_while_others_load_longest(longer, expected):
     """In each step some rank loads for longer than the one that always takes a little more."""

@@ -49,6 +49,10 @@ DECLARED_BEFORE_SECONDS = 5.0
 # With telemetry from a smaller share of its machines no hang of a job is found (chosen: half).
 REPORTING_SHARE = 0.5
 
+# How long after a stop that is not the first one of its job a pause is evidence against a hang (chosen: from
+# then on a hang is certain).
+EXPLAINED_SECONDS = 60.0
+
 _SPINNING = "gpu.spinning_ratio"
 
 # Evidence of a vote that the clock of its node is off.
@@ -124,6 +128,16 @@ def ended(
     left = {v.subject.node for v in recent if v.signal == "left" and (v.released or not for_good)}
     needed = min(NODE_SHARE * nodes, _electorate(nodes, _without_telemetry(of_nodes) - left))
     return any(v.signal == "ended" for v in recent) or 0 < len(left) >= needed
+
+
+def until_found(suspicions: Iterable[Suspicion], found_at: float) -> tuple[Suspicion, ...]:
+    """Return the suspicions without pauses that were declared after the hang was found.
+
+    A start that is announced then is what was done about the hang, and no evidence that there was none.
+    """
+    return tuple(
+        s for s in suspicions if not (isinstance(s, HangVote) and s.signal == "paused" and s.onset > found_at)
+    )
 
 
 def suspects(suspicions: Iterable[Suspicion]) -> tuple[Suspect, ...]:

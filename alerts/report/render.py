@@ -151,6 +151,8 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
     case, helpers = sources.case, sources.helpers
     own = case.suspicions()
     suspicions = own + tuple(s for helper in helpers for s in helper.suspicions())
+    if case.rule.hang and case.opened_at is not None:
+        suspicions = hang.until_found(suspicions, _found_at(case, case.opened_at))
     accounts = (case, *sources.charged)
     seen = max(c.last_seen_at for c in accounts)
     seen = max(seen, case.account.accrued_to) if case.account.stalled else seen
@@ -174,6 +176,11 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
         rate=math.fsum(c.account.per_hour(live=c.live) for c in accounts),
         suspects=_suspects(sources, suspicions),
     )
+
+
+def _found_at(case: Case, opened_at: float) -> float:
+    """Return when the present stop was found to be a hang, for a later one than the first the latest time."""
+    return opened_at if opened_at >= case.since else case.since + hang.EXPLAINED_SECONDS
 
 
 def _hurt(case: Case, helpers: Iterable[Case]) -> bool:

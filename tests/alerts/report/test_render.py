@@ -158,6 +158,24 @@ def test_a_job_slow_by_itself_makes_no_hang_surer(beside, expected):
     assert slowed["hang.job"].severity == expected
 
 
+def starting(ts):
+    """A job that announces a start of its own, from one of its nodes."""
+    vote = replace(
+        hung("n0", ts=ts), onset=ts, detector="job.paused", family="host", log_likelihood_ratio=-4.0
+    )
+    return replace(vote, signal="paused")
+
+
+@pytest.mark.parametrize(("announced", "as_sure"), [(490.0, True), (25.0, False)])
+def test_a_start_after_the_stop_was_found_is_no_evidence_against_it(announced, as_sure):
+    """The restart is what was done about the hang; a pause announced as the job stopped argues against it."""
+    stopped = [replace(hung(ts=80.0), alone=True, onset=20.0)]
+    without, restarted = told(stopped, [starting(announced)], by=lambda case: case.kind)
+    found, later = without["hang.job"], restarted["hang.job"]
+    assert (found.status, later.status) == ("open", "open")
+    assert (later.confidence == found.confidence) == as_sure
+
+
 def flap(severity, *, ts=10.0):
     """A port of the node of ``slow`` that lost its link."""
     said = slow(0, ts=ts)

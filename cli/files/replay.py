@@ -209,9 +209,11 @@ def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
     for ignored in read.unknown.sentences():
         typer.secho(ignored, err=True)
     if read.ahead:
-        from streams.files.node_clocks import sentence
+        from streams.files.node_clocks import sentences
 
-        typer.secho(sentence({node: seconds for (_, node), seconds in read.ahead.items()}), err=True)
+        ahead = {node: seconds for (_, node), seconds in read.ahead.items()}
+        for told in sentences(ahead, read.nodes_of_jobs()):
+            typer.secho(told, err=True)
     for job_id, doubt in read.doubts[:MAX_DOUBTS]:
         typer.secho(f"job {job_id}: {doubt}", err=True)
     if len(read.doubts) > MAX_DOUBTS:

@@ -11,7 +11,7 @@ Workers that count their steps independently drift apart, which a clock does not
 times, and a node that is a minute off would seem to lag by as many steps.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,10 @@ _LEAST_STEPS = 5
 # Chosen: share of its error by which a clock's may vary from step to step. Workers whose steps differ by a
 # hundredth are that far apart after twenty.
 _STEADY = 0.05
+
+
+# Names of nodes in a sentence. Chosen: more are too long to read.
+_NAMED = 4
 
 
 def clocks_ahead(run: Ints, node: Ints, step: Ints, ts: FloatArray) -> dict[int, float]:
@@ -62,12 +66,69 @@ def _ahead_in_run(node: Ints, step: Ints, ts: FloatArray) -> Iterator[tuple[int,
     yield from zip(nodes.tolist(), np.where(known, error, 0.0).tolist(), strict=True)
 
 
-def sentence(ahead: Mapping[str, float]) -> str:
-    """Return what was done about clocks, by the names of their nodes."""
-    worst = max(ahead, key=lambda name: abs(ahead[name]))
-    others = f" and {len(ahead) - 1} more" if len(ahead) > 1 else ""
-    side = "ahead of" if ahead[worst] > 0 else "behind"
+def sentences(ahead: Mapping[str, float], jobs: Iterable[Collection[str]]) -> Iterator[str]:
+    """Yield what was done about clocks that are off, a sentence for each of the ``jobs`` (names of its
+    nodes).
+
+    ``ahead`` has the nodes that are off, by the median of their job. Where that leaves none that is not, no
+    clock is known to be right.
+    """
+    named: set[str] = set()
+    for nodes in sorted(map(set, jobs), key=lambda nodes: (-len(nodes), sorted(nodes))):
+        off = {name: ahead[name] for name in sorted(nodes - named) if name in ahead}
+        named |= nodes
+        if off:
+            others = len(nodes) - len(nodes & ahead.keys())
+            yield _off_from_others(off, others) if others else _apart(off)
+
+
+def _off_from_others(off: Mapping[str, float], others: int) -> str:
+    worst = max(off, key=lambda name: abs(off[name]))
+    by, side = f"{abs(off[worst]):,.1f} s", "ahead" if off[worst] > 0 else "behind"
+    clocks, nodes = ("that", "other node") if others == 1 else ("those", f"{others} other nodes")
+    if len(off) == 1:
+        side = "ahead of" if off[worst] > 0 else side
+        return (
+            f"the clock of {worst} is {by} {side} {clocks} of its job's {nodes}: its times are moved by "
+            "that; see to its time server"
+        )
     return (
-        f"the clock of {worst}{others} is {abs(ahead[worst]):,.1f} s {side} those of its job's other nodes: "
-        "its times are moved by that; see to its time server"
+        f"the clocks of {_listed(off)} differ from {clocks} of their job's {nodes}, most that of {worst}, "
+        f"which is {by} {side}: the times of each are moved by its difference; see to their time servers"
     )
+
+
+def _apart(off: Mapping[str, float]) -> str:
+    """Return how far apart the clocks of a job are of which each differs from the median."""
+    ahead = [name for name, seconds in off.items() if seconds > 0]
+    behind = [name for name in off if name not in ahead]
+    two = all(_range(off, names) < LEAST_SECONDS for names in (ahead, behind))
+    first, last = max(off, key=off.__getitem__), min(off, key=off.__getitem__)
+    apart = off[first] - off[last]
+    if two:
+        apart = float(np.median([off[n] for n in ahead]) - np.median([off[n] for n in behind]))
+        clocks = "clock" if len(ahead) == 1 else "clocks"
+        are, other = "is" if len(ahead) == 1 else "are", "that" if len(behind) == 1 else "those"
+        differ = (
+            f"the {clocks} of {_listed(ahead)} {are} {apart:,.1f} s ahead of {other} of {_listed(behind)}"
+        )
+    else:
+        farthest = f"that of {first} is {apart:,.1f} s ahead of that of {last}"
+        differ = f"the clocks of all {len(off)} nodes of a job differ, {farthest}"
+    return (
+        f"{differ}, and which are right is not known: the times of all are moved to their median; "
+        "see to their time servers"
+    )
+
+
+def _range(off: Mapping[str, float], names: Collection[str]) -> float:
+    """Return how far apart some clocks are, infinite for none."""
+    return max(off[n] for n in names) - min(off[n] for n in names) if names else np.inf
+
+
+def _listed(names: Collection[str]) -> str:
+    """Return a few names, or the first one and how many more."""
+    first, *more = names
+    if len(more) > _NAMED - 1:
+        return f"{first} and {len(more)} more"
+    return " and ".join((", ".join([first, *more[:-1]]), *more[-1:]))

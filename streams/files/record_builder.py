@@ -77,6 +77,14 @@ class Read:
             mistakes.add(why.detail)
             self.examples.append(f"{where}: {why.detail}")
 
+    def nodes_of_jobs(self) -> list[set[str]]:
+        """Return the names of the nodes that took steps of each job."""
+        jobs: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        for record in self.records:
+            if isinstance(record, JobSteps):
+                jobs[record.cluster, record.job_id].add(record.node)
+        return list(jobs.values())
+
 
 def read_records(paths: Iterable[Path]) -> Read:
     """Return the records of all files together, sorted by event time. Raises ``FileProblem``."""

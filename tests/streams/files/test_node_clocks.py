@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from streams.files.node_clocks import clocks_ahead, sentence
+from streams.files.node_clocks import clocks_ahead, sentences
 from streams.files.record_builder import read_records
 
 T0 = 1_795_160_000.0
@@ -90,16 +90,55 @@ def test_records_of_a_node_that_is_a_minute_off_are_in_the_order_of_the_others(t
 
 
 @pytest.mark.parametrize(
-    ("ahead", "text"),
+    ("ahead", "nodes", "text"),
     [
-        ({"n2": 30.04}, "the clock of n2 is 30.0 s ahead of those of its job's other nodes"),
+        (
+            {"n2": 30.04},
+            4,
+            "the clock of n2 is 30.0 s ahead of those of its job's 3 other nodes: its times are moved by "
+            "that; see to its time server",
+        ),
         (
             {"n1": -7.0, "n2": 3.0},
-            "the clock of n1 and 1 more is 7.0 s behind those of its job's other nodes",
+            4,
+            "the clocks of n1 and n2 differ from those of their job's 2 other nodes, most that of n1, which "
+            "is 7.0 s behind: the times of each are moved by its difference; see to their time servers",
+        ),
+        (
+            {"n1": -7.0, "n2": 3.0},
+            3,
+            "the clocks of n1 and n2 differ from that of their job's other node, most that of n1, which is "
+            "7.0 s behind: the times of each are moved by its difference; see to their time servers",
+        ),
+        (
+            {"n0": -3600.0, "n1": -3600.5, "n2": 3600.0, "n3": 3600.5},
+            4,
+            "the clocks of n2 and n3 are 7,200.5 s ahead of those of n0 and n1, and which are right is not "
+            "known: the times of all are moved to their median; see to their time servers",
+        ),
+        (
+            {"n0": -10.0, "n1": 10.0},
+            2,
+            "the clock of n1 is 20.0 s ahead of that of n0, and which are right is not known: the times of "
+            "all are moved to their median; see to their time servers",
+        ),
+        (
+            {"n0": -2.5, "n1": 3.5, "n2": 8.0, "n3": -9.0},
+            4,
+            "the clocks of all 4 nodes of a job differ, that of n2 is 17.0 s ahead of that of n3, and which "
+            "are right is not known: the times of all are moved to their median; see to their time servers",
         ),
     ],
 )
-def test_the_reader_is_told_which_clock_is_off(ahead, text):
-    """The worst by name, and what to do."""
-    assert sentence(ahead).startswith(text)
-    assert sentence(ahead).endswith("see to its time server")
+def test_the_reader_is_told_which_clocks_differ_from_which(ahead, nodes, text):
+    """Only nodes that are not off are others; without any, no clock is known to be right."""
+    assert list(sentences(ahead, [[f"n{i}" for i in range(nodes)]])) == [text]
+
+
+def test_each_job_with_clocks_that_are_off_is_told_of_once():
+    """A node in two jobs is told of with the larger one, and many nodes are counted."""
+    off = {f"a{i}": 5.0 for i in range(6)} | {"b0": -4.0}
+    jobs = [["b0", "b1"], ["a0", "a1"], [f"a{i}" for i in range(20)], ["c0", "c1"]]
+    first, second = sentences(off, jobs)
+    assert first.startswith("the clocks of a0 and 5 more differ from those of their job's 14 other nodes")
+    assert second.startswith("the clock of b0 is 4.0 s behind that of its job's other node:")

@@ -74,7 +74,8 @@ KINDS: dict[str, Kind] = {
         title="{place} is {ratio} slower than it was; no machine stands out",
         meaning=(
             "the job is slow and no machine stands out; the hypothesis gives the cause: `imbalance.stage`, "
-            "`imbalance.machine` (beside it, where the group is all of one machine and no coordinates are "
+            "`imbalance.model` (the ranks on one GPU model), `imbalance.machine` (beside `imbalance.stage`, "
+            "where the group is all of one machine and no coordinates are "
             "known), `imbalance.position` (all ranks at one place of the layers became slow), "
             "`imbalance.workload`, `congestion`, `group`, `data` (most ranks wait longer for data: "
             "`CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what)"
@@ -474,6 +475,8 @@ KINDS: dict[str, Kind] = {
         reported_as="cause",
     ),
     "imbalance.model": Kind(
+        title="Ranks of {place} on {model} take {ratio} as long to compute as the others",
+        phrase="slower GPU model",
         action="CHECK_APP",
         text="Give the ranks on the slower GPU model ({place}) less work, or run the job on one model.",
         reported_as="cause",

@@ -22,7 +22,7 @@ from alerts.report.cost import lost_per_hour
 from alerts.report.eviction import eviction, in_words
 from alerts.report.recovery import asked_for
 from alerts.report.severity import impact, is_sustained, isolated, milder, severity
-from alerts.report.slow_group import slow_group
+from alerts.report.slow_group import model_of, slow_group
 from alerts.report.title import places, title
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Severity, Suspect
@@ -169,13 +169,21 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
         subject=_named(case.subject, helpers),
         basis=basis,
         confidence=round(sure, 4),
-        cause=cause(case.kind, suspicions),
+        cause=_cause(case, own, suspicions),
         hurt=hurt,
         last_seen_at=seen,
         lost=case.account.lost,
         rate=math.fsum(c.account.per_hour(live=c.live) for c in accounts),
         suspects=_suspects(sources, suspicions),
     )
+
+
+def _cause(case: Case, own: tuple[Suspicion, ...], suspicions: tuple[Suspicion, ...]) -> Cause:
+    """Return the likeliest explanation; ranks that have a GPU model in common carry no other stage."""
+    likeliest = cause(case.kind, suspicions)
+    if likeliest.hypothesis != "imbalance.stage" or model_of(own) is None:
+        return likeliest
+    return replace(likeliest, hypothesis="imbalance.model")
 
 
 def _found_at(case: Case, opened_at: float) -> float:
@@ -207,6 +215,7 @@ def _title(brief: _Brief) -> str:
         hypothesis=why,
         awaited=_awaited(brief),
         stops=brief.case.flaps + 1,
+        model=model_of(brief.own),
     )
 
 
@@ -266,7 +275,7 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     likely = _likeliest(brief)
     where = places(likely) if likely else None
     todo = asked_for(why, brief.suspicions)
-    if why == "imbalance.stage":
+    if why in ("imbalance.stage", "imbalance.model"):
         todo, where = slow_group(brief.subject, brief.own)
     next_step = action(
         brief.kind,

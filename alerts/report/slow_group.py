@@ -17,12 +17,22 @@ def slow_group(subject: Subject, suspicions: Sequence[Suspicion]) -> tuple[str, 
     pp=3``), else which they are (``ranks 7,15``).
     """
     ranks = f"the ranks of {place_in_text(subject)}"
-    where = next((e.note for s in suspicions for e in s.evidence if e.note), ranks)
-    if model := _MODEL.fullmatch(where):
-        return "imbalance.model", model[1]
+    model = model_of(suspicions)
+    if model is not None:
+        return "imbalance.model", model
     coords = subject.coords or {}
     if "pp" in coords:
         return "imbalance.stage", place_in_text(subject)
     if "ep" in coords:
         return "imbalance.expert", place_in_text(subject)
-    return "imbalance.unknown", ranks if coords else where
+    return "imbalance.unknown", ranks if coords else _in_common(suspicions) or ranks
+
+
+def model_of(suspicions: Sequence[Suspicion]) -> str | None:
+    """Return the GPU model that the ranks have in common and the others have not, None if there is none."""
+    named = _MODEL.fullmatch(_in_common(suspicions))
+    return None if named is None else named[1]
+
+
+def _in_common(suspicions: Sequence[Suspicion]) -> str:
+    return next((e.note for s in suspicions for e in s.evidence if e.note), "")

@@ -26,12 +26,14 @@ def title(
     hypothesis: str | None = None,
     awaited: Sequence[Subject] = (),
     stops: int = 1,
+    model: str | None = None,
 ) -> str:
     """Return the title, cut to 120 characters and without control characters.
 
     A slow job without a slow machine is named by its likeliest ``hypothesis``, where that has a template.
     ``peer`` is what ``peers`` counts; ``own_past``: it is slower than it was, and not than they are.
-    ``awaited``: the ranks that a stopped job waits for, ascending; ``stops``: how often it has stopped.
+    ``awaited``: the ranks that a stopped job waits for, ascending; ``stops``: how often it has stopped;
+    ``model``: the GPU model that sets a slow group of ranks apart.
     """
     row, why = kind_of(kind), kind_of(hypothesis or "")
     if row.no_culprit and why.reported_as != "finding" and why.title is not None:
@@ -40,6 +42,7 @@ def title(
     text = template.format(
         place=place(subject) if template.startswith("{place}") else place_in_text(subject),
         group=place(subject) if subject.coords else f"A group of ranks of job {subject.job_id}",
+        model="one GPU model" if model is None else model,
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
         peers="it was" if own_past else _count(peers, peer),
         missing=f"{_ranks(awaited)} did not arrive" if awaited else "no steps",

@@ -292,6 +292,15 @@ def test_the_action_fits_what_distinguishes_the_slow_ranks(note, coords, words):
     assert words in found["job"].action.text
 
 
+def test_title_and_cause_name_the_gpu_model_as_the_action_does():
+    """Ranks on another GPU model carry no more compute: they take longer for as much."""
+    (found,) = told([replace(of_group("gpu_model=A100", None), slowdown_ratio=1.6)])
+    assert found["job"].title == "Ranks of job j on A100 take 1.60x as long to compute as the others"
+    assert found["job"].cause.hypothesis == "imbalance.model"
+    (found,) = told([replace(of_group("pp=3", {"pp": 3}), slowdown_ratio=1.6)])
+    assert found["job"].cause.hypothesis == "imbalance.stage"
+
+
 def test_title_and_evidence_are_about_one_group():
     """Two expert groups with more work, the second by more: each finding shows its own."""
     both = [of_group("ep=5", {"ep": 5}), of_group("ep=6", {"ep": 6}, score=3.0, onset=6.0)]

@@ -79,6 +79,9 @@ def _drained(step: Action, subject: Subject) -> Action:
     drains = f"{drain_it}: no other job starts there, and its own goes on until it ends."
     if step.code.startswith("CHECK_"):
         return replace(step, text=f"{step.text} If that shows nothing, {drains[0].lower()}{drains[1:]}")
+    if step.code == "WATCH":
+        # A drain does not stop the job, and what it does until it ends is watched.
+        return replace(step, text=f"{drains} Meanwhile {step.text[0].lower()}{step.text[1:]}")
     return replace(step, text=f"{drains} {step.text}")
 
 

@@ -214,6 +214,10 @@ def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
         ahead = {node: seconds for (_, node), seconds in read.ahead.items()}
         for told in sentences(ahead, read.nodes_of_jobs()):
             typer.secho(told, err=True)
+    if read.without_zone:
+        from streams.files.data_quality import zone_doubt
+
+        typer.secho(zone_doubt(read.without_zone), err=True)
     for job_id, doubt in read.doubts[:MAX_DOUBTS]:
         typer.secho(f"job {job_id}: {doubt}", err=True)
     if len(read.doubts) > MAX_DOUBTS:

@@ -82,6 +82,14 @@ def doubts(rows: StepColumns, nodes: Sequence[str] = ()) -> Iterator[str]:
     yield from _of_time(rows, steps)
 
 
+def zone_doubt(rows: int) -> str:
+    """Return what was assumed of the times of so many rows that have no time zone."""
+    return (
+        f"ts of {rows} rows has no time zone and is taken as UTC: if it is local time, add its offset, as in "
+        "2026-11-20T07:33:21+01:00, or it does not fit what other hosts send"
+    )
+
+
 def _repeated(rows: StepColumns) -> int:
     order = np.lexsort((rows.rank, rows.step, rows.attempt))
     same = _alike(order, rows.attempt, rows.step, rows.rank)

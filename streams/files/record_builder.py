@@ -33,7 +33,7 @@ from streams.files.data_quality import StepColumns, doubts, ranks_in_words
 from streams.files.node_clocks import clocks_ahead
 from streams.files.readers import REQUIRED, FileProblem, Row, chain, kind_of, one_value_a_row
 from streams.files.unknown_fields import UnknownFields
-from streams.files.value_parsing import integer_of, number_of, text_of, time_of
+from streams.files.value_parsing import integer_of, lacks_zone, number_of, text_of, time_of
 
 _STEP = STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows
 _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
@@ -55,14 +55,16 @@ class Read:
     """The records in order, how many rows they have, and the counts of unusable rows by reason.
 
     ``doubts``: (job, reason why its steps may give no finding). ``unknown``: fields that are ignored.
-    ``ahead``: seconds by which the times of nodes were moved back, because their clocks are off. ``no_rows``:
-    how many of the unusable rows are no objects at all.
+    ``without_zone``: rows whose time of day has no offset from UTC. ``ahead``: seconds by which the times of
+    nodes were moved back, because their clocks are off. ``no_rows``: how many of the unusable rows are no
+    objects at all.
     """
 
     records: list[Record] = field(default_factory=list)
     rows: int = 0
     doubts: list[tuple[str, str]] = field(default_factory=list)
     unknown: UnknownFields = field(default_factory=UnknownFields)
+    without_zone: int = 0
     ahead: dict[Node, float] = field(default_factory=dict)
     bad: Counter[str] = field(default_factory=Counter)
     no_rows: int = 0
@@ -96,8 +98,10 @@ def read_records(paths: Iterable[Path]) -> Read:
         try:
             if isinstance(row, BadRecord):
                 raise row
+            without_zone = lacks_zone(row.get("ts"))
             found.records += _take(row, steps, samples, numbers, found.unknown)
             found.rows += 1
+            found.without_zone += without_zone
         except BadRecord as error:
             found.no_rows += error is row
             found.set_aside(f"{path.name}:{number}", error)

@@ -38,6 +38,16 @@ def time_of(value: Any) -> float:
     return max(ts, EARLIEST_SECONDS)
 
 
+def lacks_zone(value: Any) -> bool:
+    """Return whether a time of a row is a date and time of day without an offset from UTC."""
+    if isinstance(value, str) and ":" in value:
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return False
+    return isinstance(value, datetime) and value.tzinfo is None
+
+
 def _utc(moment: datetime) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 

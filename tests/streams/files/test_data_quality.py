@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from streams.files.data_quality import StepColumns, doubts
+from streams.files.data_quality import StepColumns, doubts, zone_doubt
 from streams.files.record_builder import read_records
 
 
@@ -43,6 +43,14 @@ def test_about_whole_rows_nothing_is_doubtful():
 def test_rows_that_cannot_be_evaluated_give_a_warning(rows, doubt):
     """Too few, signs and units that cannot be, and times that are none."""
     assert any(doubt in warning for warning in doubts(rows))
+
+
+def test_an_assumed_zone_is_told_of():
+    """With what to write instead."""
+    assert zone_doubt(1600) == (
+        "ts of 1600 rows has no time zone and is taken as UTC: if it is local time, add its offset, as in "
+        "2026-11-20T07:33:21+01:00, or it does not fit what other hosts send"
+    )
 
 
 def test_durations_in_milliseconds_are_told_of_once_each():

@@ -26,6 +26,14 @@ def step_rows(read):
     return [row for r in read.records if isinstance(r, JobSteps) for row in unpack(STEP_V1, r.rows)]
 
 
+def test_rows_whose_times_have_no_zone_are_counted(tmp_path):
+    """Local times would be hours off, and nothing else shows it."""
+    times = ["2026-11-20T07:41:12", "2026-11-20T07:41:13", "2026-11-20T07:41:14Z"]
+    path = write(tmp_path / "some.ndjson", *(STEP | {"ts": ts, "step": i} for i, ts in enumerate(times)))
+    assert read_records([path]).without_zone == 2
+    assert read_records([write(tmp_path / "none.ndjson", STEP)]).without_zone == 0
+
+
 def test_rows_of_every_kind_become_records_in_order_of_time(tmp_path):
     """Steps, samples and events of one file come out as records sorted by event time."""
     path = write(

@@ -7,7 +7,7 @@ import pytest
 
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.schema import MISSING_INT
-from streams.files.value_parsing import EARLIEST_SECONDS, integer_of, number_of, text_of, time_of
+from streams.files.value_parsing import EARLIEST_SECONDS, integer_of, lacks_zone, number_of, text_of, time_of
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,25 @@ from streams.files.value_parsing import EARLIEST_SECONDS, integer_of, number_of,
 def test_times(told, seconds):
     """Unix seconds and RFC 3339 mean the same; without a zone it is UTC; 0 is moved to the first moment."""
     assert time_of(told) == seconds
+
+
+@pytest.mark.parametrize(
+    ("told", "lacks"),
+    [
+        (1795160472.25, False),
+        ("1795160472.25", False),
+        ("2026-11-20T07:41:12Z", False),
+        ("2026-11-20T07:41:12+01:00", False),
+        ("2026-11-20 07:41:12.5", True),
+        (datetime.fromisoformat("2026-11-20T07:41:12"), True),
+        (datetime(2026, 11, 20, 7, 41, 12, tzinfo=UTC), False),
+        ("at 7:41", False),
+        (None, False),
+    ],
+)
+def test_a_time_of_day_without_a_zone_is_noticed(told, lacks):
+    """Seconds since the epoch need none, and what is no time lacks more than a zone."""
+    assert lacks_zone(told) == lacks
 
 
 @pytest.mark.parametrize("told", [None, True, "soon", math.nan, -1.0, 1795160472250.0])

@@ -60,7 +60,7 @@ _SCORES = np.array([_NORMAL.inv_cdf(share) for share in _SHARES.tolist()])
 def is_by_chance(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     """Return whether the rank's waits since its onset are no longer than independent ones of others may be.
 
-    ``over`` [ranks] marks the ranks that are slow or suspected: they are nobody's healthy peers.
+    ``over`` [ranks] marks the ranks that are slow or suspected: no rank is held against them.
     """
     machine = ratios.nodes.index == ratios.nodes.index[found.rank]
     with_it = machine & (found.effect >= _HALF * found.size)

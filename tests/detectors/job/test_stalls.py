@@ -1,4 +1,4 @@
-"""Machines that stall now and then: which are told, and which explanations take their place."""
+"""Machines that stall now and then: which are reported, and which explanations take their place."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def steps(stalls, *, part="compute", parts=("compute", "wait"), seed=3):
 
 
 def told(stalls, *, machines=MACHINES, **more):
-    """What is found after each step that it is told of, with the number of the step."""
+    """What is reported, with the number of the step, and what is found after the last one."""
     watch, found = Stalls(machines), list[Any]()
     for times in steps(stalls, **more):
         if watch.update(times):

@@ -21,7 +21,7 @@ def test_values_that_are_not_finite_are_not_given():
 
 
 def test_an_infinite_loss_is_no_number_and_a_nan_is_kept():
-    """Infinity is what ``NOT_FINITE`` is written for; the reader tells of NaN, which may be either."""
+    """Infinity is what ``NOT_FINITE`` is written for; the reader counts NaN, which may be either."""
     row = decode_line(b'{"loss": Infinity, "grad_norm": NaN}')
     assert row["loss"] == NOT_FINITE
     assert math.isnan(row["grad_norm"])

@@ -136,7 +136,7 @@ def test_the_reader_is_told_which_clocks_differ_from_which(ahead, nodes, text):
 
 
 def test_each_job_with_clocks_that_are_off_is_told_of_once():
-    """A node in two jobs is told of with the larger one, and many nodes are counted."""
+    """A node in two jobs is listed with the larger one, and many nodes are counted."""
     off = {f"a{i}": 5.0 for i in range(6)} | {"b0": -4.0}
     jobs = [["b0", "b1"], ["a0", "a1"], [f"a{i}" for i in range(20)], ["c0", "c1"]]
     first, second = sentences(off, jobs)

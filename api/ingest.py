@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
-from slowrank.telemetry import sample_rows
 from slowrank.telemetry.checks import BAD_TIME, BadRecord, check_event, check_sample, check_steps
-from slowrank.telemetry.json_lines import NOT_JSON, decode_line
-from slowrank.telemetry.json_rows import Assembler
 from slowrank.telemetry.names import Unknown, first_unknown, kind_of
 from slowrank.telemetry.records import JobSteps, NodeSample, Record
+from slowrank.telemetry.rows import sample_rows
+from slowrank.telemetry.rows.json_lines import NOT_JSON, decode_line
+from slowrank.telemetry.rows.json_rows import Assembler
 
 # Bytes on the wire, inflated bytes and their ratio, so that a small body cannot fill the memory. Chosen:
 # 20 MiB are some 3,000 records of a node with eight GPUs (7 kB each as JSON with named fields).

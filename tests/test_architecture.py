@@ -21,6 +21,7 @@ TABLE = {
     "slowrank.settings": "pydantic pydantic_settings",
     "slowrank.telemetry": "msgspec",
     "slowrank.telemetry.hardware": "slowrank.telemetry msgspec",
+    "slowrank.telemetry.rows": "slowrank.telemetry msgspec",
     "exporters": "slowrank exporters.host exporters.nccl exporters.nvml exporters.scrape kafka",
     "exporters.host": "slowrank exporters",
     "exporters.nvml": "slowrank.telemetry exporters exporters.host pynvml",
@@ -30,7 +31,9 @@ TABLE = {
     "detectors.changepoint": "detectors numpy numba llvmlite",
     "detectors.changepoint.offline_segmentation": "detectors.changepoint numpy ruptures",
     "detectors.fleet": "",
-    "detectors.job": "detectors detectors.changepoint detectors.peers detectors.straggler numpy",
+    "detectors.job": "detectors detectors.job.waits detectors.peers numpy",
+    "detectors.job.waits": "detectors detectors.job detectors.changepoint detectors.peers detectors.straggler"
+    " numpy",
     "detectors.node": "detectors numpy",
     "detectors.node.gray_envelope": "numpy sklearn",
     "detectors.peers": "detectors detectors.straggler numpy",

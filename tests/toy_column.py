@@ -25,8 +25,9 @@ from exporters.exporter import Exporter, NodeIdentity  # noqa: E402
 from exporters.spool import SpoolStats  # noqa: E402
 from simulator.cluster.cluster import Cluster  # noqa: E402
 from simulator.cluster.layout import ClusterSpec  # noqa: E402
-from slowrank.telemetry import NodeSample, decode_sample, encode, json_rows  # noqa: E402
+from slowrank.telemetry import NodeSample, decode_sample, encode  # noqa: E402
 from slowrank.telemetry.names import METRICS  # noqa: E402
+from slowrank.telemetry.rows import json_rows  # noqa: E402
 from slowrank.telemetry.schema import GPU_V1  # noqa: E402
 from store.telemetry.buckets import ROLLED, SampleRollup  # noqa: E402
 from streams.node import registry  # noqa: E402

@@ -37,7 +37,7 @@ _ONE_OF_THEM = {
 }
 
 # The probability from which one rank is said not to have arrived: what a detector gives the only one that
-# is behind (``detectors.job.arrivals``), and shares among several, rounded to four digits.
+# is behind (``detectors.job.waits.arrivals``), and shares among several, rounded to four digits.
 _SURELY, _ROUNDING = 0.9, 0.5e-4
 
 MACHINES = ("gpu", "node", "rank", "group", "nic", "link")

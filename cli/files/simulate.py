@@ -91,8 +91,8 @@ def _sent(records: "Iterable[Record]", bootstrap: str) -> int:
 def _to_file(records: "Iterable[Record]", output: Path) -> int:
     import msgspec
 
-    from slowrank.telemetry import json_rows
-    from slowrank.telemetry.row_file import opened
+    from slowrank.telemetry.rows import json_rows
+    from slowrank.telemetry.rows.row_file import opened
 
     encoder, count = msgspec.json.Encoder(), 0
     with opened(output) as file:

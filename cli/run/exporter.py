@@ -126,7 +126,7 @@ def print_once(
 
     from exporters.collector import Instant
     from exporters.spool import SpoolStats
-    from slowrank.telemetry import json_rows
+    from slowrank.telemetry.rows import json_rows
 
     exporter = _exporter(
         _settings(cluster=cluster, node=node, exporter_listen=listen, exporter_scrape=scrape)

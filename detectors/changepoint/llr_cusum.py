@@ -13,7 +13,7 @@ bound exp(-h) on each sum, added over ranks and effects).
 Sees what the two other CUSUMs cannot: that one rank is slower than its peers by an amount that matters,
 within steps. ``changepoint.cusum`` is two-sided over standard scores with a slack, for shifts of unknown
 sign and size of any metric, and ``fleet.chronic`` sums days, with effects that no single job shows. They
-share Page's recursion and nothing else. ``detectors.job.slow_network`` runs this bank over one series.
+share Page's recursion and nothing else. ``detectors.job.waits.slow_network`` runs this bank over one series.
 
 ``LlrCusumBank`` runs all ranks of a job, arrays [effects, ranks]; its test holds it against a scalar
 definition.

@@ -15,7 +15,7 @@ from detectors.job.imbalance import (
     stage_ratio,
     workload_imbalance,
 )
-from detectors.job.shared_wait import SharedWait, SharedWaitWatch, Wait
+from detectors.job.waits.shared_wait import SharedWait, SharedWaitWatch, Wait
 from detectors.peers.job_kind import VARIABLE_DISPERSION, classify
 from detectors.peers.peers import PeerGroups
 from detectors.peers.ratios import Ratios

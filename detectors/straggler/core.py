@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from detectors.changepoint.offline_segmentation import OfflineCheck
 from detectors.job.job_wide import JobWide
-from detectors.job.slow_network import SlowNetwork
+from detectors.job.waits.slow_network import SlowNetwork
 from detectors.peers.job_kind import Kind
 from detectors.peers.ratios import StepTimes
 

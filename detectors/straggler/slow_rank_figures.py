@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from detectors.changepoint.llr_cusum import Onset
 from detectors.job.imbalance import MIN_JOB_SLOWDOWN, slowdown
-from detectors.job.stalls import Stalling
+from detectors.job.waits.stalls import Stalling
 from detectors.peers.intermittence import CERTAIN, SUSPECT, Intermittence
 from detectors.peers.node_effects import alike
 from detectors.peers.place_mates import PlaceMates

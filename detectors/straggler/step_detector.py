@@ -34,8 +34,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.job.job_wide import JobWideWatch
-from detectors.job.slow_network import NetworkWatch
-from detectors.job.stalls import Stalls
+from detectors.job.waits.slow_network import NetworkWatch
+from detectors.job.waits.stalls import Stalls
 from detectors.peers.intermittence import AGAIN
 from detectors.peers.job_kind import VARIABLE_DISPERSION
 from detectors.peers.node_effects import LATELY, alike, scatter, step_noise

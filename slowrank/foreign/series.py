@@ -9,7 +9,7 @@ from typing import Literal
 from slowrank.foreign.rules import RULES, Rule
 from slowrank.telemetry.checks import MAX_NAME
 from slowrank.telemetry.hardware.boards import board_label
-from slowrank.telemetry.sample_rows import TOO_LARGE, is_dcgm_blank
+from slowrank.telemetry.rows.sample_rows import TOO_LARGE, is_dcgm_blank
 from slowrank.telemetry.schema import Owner
 
 Labels = Mapping[str, str]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from slowrank.telemetry import BadRecord
-from slowrank.telemetry.json_lines import NOT_JSON, decode_line
 from slowrank.telemetry.names import FIELDS, METRICS, likely
+from slowrank.telemetry.rows.json_lines import NOT_JSON, decode_line
 
 # Chosen: bounds memory, as a line is held as a whole.
 MAX_LINE_BYTES = 1 << 20

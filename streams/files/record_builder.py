@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
-from slowrank.telemetry.json_rows import AMOUNTS, Assembler, open_step_record, whole_numbers
 from slowrank.telemetry.names import COORDS, SUBJECT_NUMBERS, SUBJECT_TEXTS, unknown_metric
-from slowrank.telemetry.sample_rows import fault
+from slowrank.telemetry.rows.json_rows import AMOUNTS, Assembler, open_step_record, whole_numbers
+from slowrank.telemetry.rows.sample_rows import fault
 from slowrank.telemetry.schema import (
     CURRENT_STEP_SCHEMA,
     MISSING,

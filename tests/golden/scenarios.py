@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from simulator import Cluster, ClusterSpec, Fault, JobSpec, Planned, Workload
-from slowrank.telemetry import NodeEvent, Record, json_rows
+from slowrank.telemetry import NodeEvent, Record
+from slowrank.telemetry.rows import json_rows
 from streams.files.replay import as_ndjson, final_versions, findings_of
 from streams.pipeline import local_pipeline
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import msgspec
 from msgspec.structs import asdict
 
-from detectors.job.arrivals import WAITING, Awaited, awaited
 from detectors.job.progress import Stall, StallWatch
 from detectors.job.stopped_rows import StoppedRows
+from detectors.job.waits.arrivals import WAITING, Awaited, awaited
 from slowrank.telemetry import Evidence, HangVote, OpenStep, Suspicion
 from slowrank.telemetry.records import Suspect
 from streams.job.aspect import Aspect, Key

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from detectors.job.job_wide import JobSlowness, SlowStage
-from detectors.job.shared_wait import SharedWait
+from detectors.job.waits.shared_wait import SharedWait
 from slowrank.telemetry import Evidence, Suspicion
 from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from detectors.job.slow_network import SlowNetwork
+from detectors.job.waits.slow_network import SlowNetwork
 from slowrank.telemetry import Evidence, Suspicion
 from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore

@@ -11,8 +11,8 @@ from aiokafka.errors import KafkaError
 
 from slowrank.settings import Settings
 from slowrank.telemetry import BadRecord, JobEnded
-from slowrank.telemetry.json_rows import rows
-from slowrank.telemetry.row_file import opened
+from slowrank.telemetry.rows.json_rows import rows
+from slowrank.telemetry.rows.row_file import opened
 from slowrank.telemetry.topics import topic_name
 from streams.runtime.kafka.clients import METADATA_MS
 from streams.runtime.kafka.decoding import TELEMETRY

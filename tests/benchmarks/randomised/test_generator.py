@@ -14,7 +14,7 @@ from benchmarks.randomised.noise import autoregressive
 from benchmarks.randomised.ranges import REPORT, TUNING
 from benchmarks.randomised.timeline import simulate
 from benchmarks.randomised.truth import _roles, _series, truth_of
-from slowrank.telemetry.json_rows import Assembler
+from slowrank.telemetry.rows.json_rows import Assembler
 
 LAYOUT = Layout(dp=4, pp=2, tp=2, ep=1, gpus_per_node=8, tensor_data_pipe=True)
 

@@ -13,7 +13,7 @@ from cli.files.replay import backtest, replay
 from cli.files.simulate import simulate
 from detectors.node.gray_envelope import Envelope
 from simulator import Cluster, ClusterSpec, JobSpec
-from slowrank.telemetry import json_rows
+from slowrank.telemetry.rows import json_rows
 from streams.cluster.stage import FindingStage
 
 # Not importorskip: importing it takes a second of every process that collects the tests.

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cli.files.simulate import simulate
 from slowrank.telemetry import NodeSample, decode_sample, decode_steps
-from slowrank.telemetry.json_rows import Assembler
+from slowrank.telemetry.rows.json_rows import Assembler
 from slowrank.telemetry.topics import JOB_STEPS, NODE_SAMPLES, topic_name
 from streams.files.record_builder import read_records
 

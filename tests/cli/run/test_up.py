@@ -30,7 +30,7 @@ from simulator.cluster.layout import one_job
 from slowrank import StepTimer
 from slowrank.settings import Settings
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Subject
-from slowrank.telemetry.json_rows import rows
+from slowrank.telemetry.rows.json_rows import rows
 from store.findings import findings
 from streams.config.settings import Tuning
 from tests.streams import traffic

@@ -15,7 +15,7 @@ from simulator.cluster.layout import ClusterSpec, JobSpec, Workload
 from simulator.faults.fault import Fault
 from slowrank.telemetry import JobSteps, NodeSample, OpenStep, Record
 from slowrank.telemetry.columns import pack
-from slowrank.telemetry.json_rows import rows
+from slowrank.telemetry.rows.json_rows import rows
 from slowrank.telemetry.schema import GPU_V1
 from streams.columns import columns
 from streams.pipeline import local_pipeline

@@ -7,7 +7,7 @@ import pytest
 
 from alerts.finding import Finding
 from slowrank.telemetry import RankPace
-from slowrank.telemetry.json_rows import rows, steps_record
+from slowrank.telemetry.rows.json_rows import rows, steps_record
 from streams.cluster.stage import FindingStage
 from streams.pipeline import local_pipeline
 from tests.streams.cluster import test_stage

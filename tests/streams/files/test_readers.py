@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample
 from slowrank.telemetry.columns import unpack
-from slowrank.telemetry.json_rows import rows
+from slowrank.telemetry.rows.json_rows import rows
 from slowrank.telemetry.schema import STEP_V1, STEP_V2
 from streams.files.readers import FileProblem
 from streams.files.record_builder import read_records

@@ -4,7 +4,7 @@ import pytest
 
 from cli.files.replay import backtest
 from slowrank.telemetry import NodeEvent
-from slowrank.telemetry.json_rows import rows
+from slowrank.telemetry.rows.json_rows import rows
 from streams.files.record_builder import read_records
 
 STEP = {"ts": 1000.5, "rank": 3, "step": 7, "step_seconds": 0.5}

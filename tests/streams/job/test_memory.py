@@ -11,7 +11,7 @@ import pytest
 from benchmarks.detection.step_jobs import START, records, synchronous
 from detectors.job.progress import FORGET_SECONDS
 from slowrank.telemetry import NodeEvent
-from slowrank.telemetry.json_rows import rows, steps_record
+from slowrank.telemetry.rows.json_rows import rows, steps_record
 from streams.job.memory import KIND, bytes_needed
 from streams.job.stage import DEFAULT_MEMORY_BYTES
 from streams.job.table import LINGER_SECONDS, SILENT_SECONDS

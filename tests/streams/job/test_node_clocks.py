@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from slowrank.telemetry import Suspicion
-from slowrank.telemetry.json_rows import steps_record
+from slowrank.telemetry.rows.json_rows import steps_record
 from streams.job.node_clocks import NodeClocks
 from streams.job.stage import JobStage
 from streams.job.step_rows import rows_of

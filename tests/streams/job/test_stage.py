@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.detection.step_jobs import records, synchronous
 from slowrank.telemetry import Lost, NodeEvent, Suspicion
-from slowrank.telemetry.json_rows import rows, steps_record
+from slowrank.telemetry.rows.json_rows import rows, steps_record
 from streams.job.config import JobStageConfig
 from streams.node.events.job_events import end_of
 from tests.streams.job.job_tables import (

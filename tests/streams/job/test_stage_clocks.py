@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.detection.step_jobs import START, StepTable, synchronous
-from slowrank.telemetry.json_rows import steps_record
+from slowrank.telemetry.rows.json_rows import steps_record
 from tests.streams.job.job_tables import SuspectingStage, believed, healthy, run
 
 

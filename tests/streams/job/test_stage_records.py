@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.detection.step_jobs import records, synchronous
 from slowrank.telemetry import HangVote, Suspicion, encode
-from slowrank.telemetry.json_rows import rows, steps_record
+from slowrank.telemetry.rows.json_rows import rows, steps_record
 from tests.streams.job.job_tables import SuspectingStage, believed, healthy, run
 
 

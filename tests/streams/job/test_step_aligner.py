@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slowrank.telemetry.json_rows import steps_record
+from slowrank.telemetry.rows.json_rows import steps_record
 from streams.job.step_aligner import StepAligner
 from streams.job.step_rows import LOSSES, SQUARES, rows_of
 

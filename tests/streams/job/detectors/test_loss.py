@@ -3,7 +3,7 @@ import math
 import pytest
 
 from slowrank.telemetry import JobSteps
-from slowrank.telemetry.json_rows import rows, steps_record
+from slowrank.telemetry.rows.json_rows import rows, steps_record
 from slowrank.telemetry.schema import NOT_FINITE
 from streams.files.record_builder import read_records
 from streams.pipeline import local_pipeline

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.detection.step_jobs import records, synchronous
-from slowrank.telemetry.json_rows import rows, steps_record
+from slowrank.telemetry.rows.json_rows import rows, steps_record
 from streams.pipeline import local_pipeline
 from tests.streams.job.job_tables import healthy
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.detection.step_jobs import records, synchronous
 from detectors.fleet.chronic import Pace
 from slowrank.telemetry import Heartbeat, RankPace, decode_message, encode
-from slowrank.telemetry.json_rows import rows, steps_record
+from slowrank.telemetry.rows.json_rows import rows, steps_record
 from streams.cluster.stage import FindingStage
 from streams.job.detectors.pace import REPEAT_SECONDS
 from streams.job.stage import JobStage

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.job.slow_network import transfer_seconds
+from detectors.job.waits.slow_network import transfer_seconds
 from detectors.peers.ratios import StepTimes
 from detectors.straggler.step_detector import StragglerDetector
 

@@ -1,6 +1,6 @@
 import pytest
 
-from detectors.job.arrivals import Awaited, awaited
+from detectors.job.waits.arrivals import Awaited, awaited
 
 NODES = {rank: rank // 2 for rank in range(8)}
 WAITING = dict.fromkeys(range(8), "wait")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.job.stalls import Stalls
+from detectors.job.waits.stalls import Stalls
 from detectors.peers.ratios import StepTimes
 
 RANKS, PER_MACHINE, STEPS, CULPRIT = 32, 8, 600, 19

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slowrank.telemetry import BadRecord, JobSteps, NodeEvent, NodeSample, OpenStep, checks, codec
 from slowrank.telemetry.columns import pack, step_schema_of, unpack
-from slowrank.telemetry.json_rows import Assembler, rows, steps_record
+from slowrank.telemetry.rows.json_rows import Assembler, rows, steps_record
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, MISSING, SAMPLE_SCHEMAS, STEP_SCHEMAS
 
 NOW = 1_795_160_472.25

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from slowrank.telemetry.json_lines import NOT_JSON, decode_line
+from slowrank.telemetry.rows.json_lines import NOT_JSON, decode_line
 from slowrank.telemetry.schema import NOT_FINITE
 
 

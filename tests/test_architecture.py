@@ -37,7 +37,9 @@ TABLE = {
     "detectors.node": "detectors numpy",
     "detectors.node.gray_envelope": "numpy sklearn",
     "detectors.peers": "detectors detectors.straggler numpy",
-    "detectors.straggler": "detectors detectors.changepoint detectors.job detectors.peers numpy",
+    "detectors.straggler": "detectors detectors.changepoint detectors.job detectors.peers"
+    " detectors.straggler.alternatives numpy",
+    "detectors.straggler.alternatives": "detectors detectors.peers detectors.straggler numpy",
     "alerts": "slowrank.telemetry alerts.finding alerts.cases alerts.reasoning alerts.report",
     "alerts.finding": "slowrank.telemetry msgspec",
     "alerts.cases": "slowrank.telemetry alerts alerts.finding alerts.reasoning msgspec",

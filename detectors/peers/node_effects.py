@@ -35,7 +35,7 @@ ONE_CLASS = 0.35
 LEAST_CLASS = float(np.log(1.1))
 LEAST_CLEAR = float(np.log(1.03))
 
-# Chosen: spreads of the other machines from which one is different (``gates.UNLIKE_PEERS``).
+# Chosen: spreads of the other machines from which one is different (``confirmation.UNLIKE_PEERS``).
 _CLEARLY = 5.0
 
 # Machines of a class up to which it is compared with other classes too. Chosen: a median of four machines

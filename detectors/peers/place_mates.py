@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
-# Chosen, of the rank's own effect: what others must show to be alike (``gates``).
+# Chosen, of the rank's own effect: what others must show to be alike (``alternatives``).
 _HALF = 0.5
 
 # Chosen: how many times more often ranks at its place rise than those at others, if the place is why.
@@ -41,7 +41,7 @@ _CHANCE = 0.01
 # thousand among eight ranks.
 _LONGEST_BLOCK, _LEAST_BLOCKS = 10, 4
 
-# Chosen, as for healthy ranks that wander (``gates``): a step of 8,192 ranks stays cheap.
+# Chosen, as for healthy ranks that wander (``alternatives``): a step of 8,192 ranks stays cheap.
 _MOST_OTHERS = 256
 
 

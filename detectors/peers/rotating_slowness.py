@@ -36,7 +36,7 @@ TIMES_LONGEST = 2
 # Chosen: steps in a row in which a rank is not slow, for its spell to have ended: as many as show one.
 OVER = 3
 
-# Chosen, of what a rank was slow by when its spell was found: from here on it still is (``gates``).
+# Chosen, of what a rank was slow by when its spell was found: from here on it still is (``alternatives``).
 _STILL = 0.5
 
 # Chosen: steps between the first steps of spells that have one cause, as they are dated.

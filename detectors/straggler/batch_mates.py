@@ -26,8 +26,8 @@ from detectors.peers.node_effects import scatter
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
+from detectors.straggler.alternatives.usual_noise import block_length, is_as_usual
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate, deviations
-from detectors.straggler.gates import block_length, is_as_usual
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.slow_sets import Gates
 from detectors.straggler.timing_channel import TimingChannel, fit_noise
@@ -52,7 +52,7 @@ _AGAIN = 10
 # Ranks examined in one step, those with the most evidence. Chosen: of 8,192 each takes as long as ten steps.
 _AT_ONCE = 4
 
-# Groups whose ranks show how healthy ones wander. Chosen, as in ``gates``: some hundred ranks.
+# Groups whose ranks show how healthy ones wander. Chosen, as in ``alternatives``: some hundred ranks.
 _MOST_OTHERS = 64
 
 
@@ -156,7 +156,7 @@ class BatchMates:
         return slow if float(nan_median(in_common)[rank]) >= _SLOW_SIGMAS * error else None
 
     def _wanders(self, ratios: Ratios, found: Candidate) -> bool:
-        """Return whether healthy ranks are often as far from their mates for as many steps (``gates``)."""
+        """Return whether healthy ranks are often as far from their mates for as many steps."""
         index = self._groups.index
         others = np.unique(index[self._has_mates & (index != index[found.rank])])
         some = np.flatnonzero(np.isin(index, others[:: max(math.ceil(others.size / _MOST_OTHERS), 1)]))

@@ -20,6 +20,15 @@ Ints = npt.NDArray[np.intp]
 # takes up to 32 steps (``llr_cusum.RAMPS``).
 LOOK_BEFORE = 30
 
+# Chosen: steps before the onset from which on a rank's own past counts.
+LEAST_OWN_PAST = 10
+
+# Chosen, of the rank's own effect: what others must show to be alike, and a change to be the rank's own.
+HALF = 0.5
+
+# Chosen: ranks below which one or two are a good part of all, and how many are alike means nothing.
+FEW = 8
+
 # From here on a step counts as slow, of a rank that is slow on and off: one in 740 healthy ones does.
 SLOW_SIGMAS = 3.0
 

@@ -34,7 +34,7 @@ _LEAST_PAST = 5
 _MORE, _MORE_SECONDS = 1.1, 1e-3
 
 
-# Chosen, of a rank's own slowdown: from here on others are as slow (``gates``).
+# Chosen, of a rank's own slowdown: from here on others are as slow (``alternatives``).
 _AS_SLOW = 0.5
 
 

@@ -16,9 +16,11 @@ from detectors.peers.node_effects import MOST_OF_MACHINE, ONE_CLASS
 from detectors.peers.peers import PeerGroups
 from detectors.peers.ratios import Ratios
 from detectors.robust import Floats, nan_median
+from detectors.straggler.alternatives.confirmation import SURE_SIGMAS
+from detectors.straggler.alternatives.more_work import has_more_work
+from detectors.straggler.alternatives.waiting import waits_least
 from detectors.straggler.candidate import SLOW_SIGMAS, Candidate, candidate, deviations, noise_of
 from detectors.straggler.core import Ints, Mates, SlowRank, Timing
-from detectors.straggler.gates import SURE_SIGMAS, has_more_work, waits_least
 from detectors.straggler.timing_channel import QUIET_STEPS, TimingChannel
 
 Bools = npt.NDArray[np.bool_]

@@ -1,7 +1,7 @@
 """Explanations of slow compute that show only over time: rotation, healthy noise, work that moves.
 
 Confirmed candidates are held against spells that rotate between ranks (``rotating_slowness``), how healthy
-ranks wander (``gates.wanders``), and positions that a hot expert or a long shard moves between
+ranks wander (``usual_noise.wanders``), and positions that a hot expert or a long shard moves between
 (``peers.shared_work.MovingWork``). Who is explained is examined again later; a rank that was reported before
 its explanation showed is excused.
 """
@@ -12,8 +12,8 @@ import numpy.typing as npt
 from detectors.peers.ratios import Ratios
 from detectors.peers.rotating_slowness import RotatingSlowness
 from detectors.peers.shared_work import MovingWork, SharedWork
-from detectors.straggler.candidate import Candidate, deviations
-from detectors.straggler.gates import FEW, block_length, wanders
+from detectors.straggler.alternatives.usual_noise import block_length, wanders
+from detectors.straggler.candidate import FEW, Candidate, deviations
 from detectors.straggler.timing_channel import TimingChannel
 
 Bools = npt.NDArray[np.bool_]
@@ -22,7 +22,7 @@ Bools = npt.NDArray[np.bool_]
 # steps in which it was not slow. Chosen: a ramp from nothing has a half, noise of the estimate aside.
 ON_AND_OFF = 0.4
 
-# Chosen, of what a rank is slow by: others that are so much slower are slow with it (``gates``).
+# Chosen, of what a rank is slow by: others that are so much slower are slow with it (``alternatives``).
 _STILL = 0.5
 
 # Steps after which a rank whose position explains it is examined again. Chosen: as often as baselines are

@@ -37,8 +37,8 @@ FAMILIES = ("tp", "cp", "ep", "replica", "pp")
 # Families whose ranks wait for each other within what they measure as compute.
 WAITING = frozenset(("tp", "cp", "ep"))
 
-# Chosen, as for machines and positions (``gates``, ``shards``): what counts as slow as others, and how many
-# of a set must be.
+# Chosen, as for machines and positions (``alternatives``, ``shards``): what counts as slow as others, and
+# how many of a set must be.
 _ALIKE, _SHARE = 0.5, 0.75
 
 # Chosen: ranks of some stages may report no compute, and of fewer than half of a group little is known.

@@ -14,16 +14,11 @@ from detectors.peers.node_effects import alike
 from detectors.peers.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_max, nan_median
+from detectors.straggler.alternatives.confirmation import SMALL_EFFECT, small_effect
+from detectors.straggler.alternatives.position import comes_with_its_place, goes_with_role, is_position
+from detectors.straggler.alternatives.waiting import waits_least
 from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, deviations
 from detectors.straggler.core import SlowRank
-from detectors.straggler.gates import (
-    SMALL_EFFECT,
-    comes_with_its_place,
-    goes_with_role,
-    is_position,
-    small_effect,
-    waits_least,
-)
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.timing_channel import TimingChannel
 
@@ -34,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 # least 0.33 of each of four true ones.
 _HARM = 0.3
 
-# Chosen: the longest blocks of steps that a small slowdown is held against (``gates``), and twice as many.
+# Chosen: the longest blocks of steps that a small slowdown is held against (``usual_noise``), and twice that.
 _LONG, _LASTS = 50, 100
 
 # Chosen: what a slow rank's mates wait for within their compute stays below it, and among fewer ranks it
@@ -57,7 +52,7 @@ _PASSING, _PASSES, _NOW = float(np.log1p(0.15)), 9, 3
 # Chosen: others who are slower by so many times may be what a rank waits for within its compute.
 _MUCH_MORE = 2.0
 
-# Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``gates``).
+# Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``alternatives``).
 _AS_SLOW = 0.5
 
 # Chosen, of a rank's excursions: steps in which it still is slow by what is usual of it now.

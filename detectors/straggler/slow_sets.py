@@ -31,8 +31,9 @@ from detectors.peers.node_effects import MOST_OF_MACHINE, scatter
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_mean, nan_median
+from detectors.straggler.alternatives.confirmation import UNLIKE_PEERS
+from detectors.straggler.alternatives.usual_noise import block_length, is_as_usual
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate, series_of
-from detectors.straggler.gates import UNLIKE_PEERS, block_length, is_as_usual
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
@@ -42,12 +43,12 @@ Bools = npt.NDArray[np.bool_]
 # Smallest slowdown looked for where the work varies. Chosen: within what healthy ranks show for good then.
 COARSE_EFFECT = 0.10
 
-# Chosen, of the set's own slowdown: what its ranks must show to be slow with it (``gates``).
+# Chosen, of the set's own slowdown: what its ranks must show to be slow with it (``alternatives``).
 _HALF = 0.5
 
 # Chosen, times the steps of a slowdown that must have been seen before: as many blocks of healthy steps as
-# show how ranks wander (``gates``), and half of them of replicas, which are many. Of 240 drawn ones whose
-# batches stay 5 % apart for 40 steps, 4 were named without it and none with it.
+# show how ranks wander (``usual_noise``), and half of them of replicas, which are many. Of 240 drawn ones
+# whose batches stay 5 % apart for 40 steps, 4 were named without it and none with it.
 _PAST, _PAST_OF_BATCHES = 4, 2
 
 # Chosen: machines that are looked at beside the others alone, slowest first; others may be as slow by then.
@@ -152,8 +153,8 @@ class SlowSets:
         self.channel.find(slow.number, size=slow.ranks[0].size)
 
     def wanders(self, ratios: Ratios, slow: SlowSet) -> bool:
-        """Return whether means of healthy sets may be as far off for as long (``gates.wanders``), as where
-        the ranks of one read a shard. They may until several times as many steps have been seen before.
+        """Return whether means of healthy sets may be as far off for as long (``usual_noise.wanders``), as
+        where the ranks of one read a shard. They may until several times as many steps have been seen before.
 
         Of a few machines, whose work changes now and then, blocks as long as the slowdown mix what comes
         before and after; halves of it do less, and show how noise falls with the length of blocks.

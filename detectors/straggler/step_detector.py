@@ -12,8 +12,8 @@ do the same work:
 3. Evidence: log-likelihood CUSUMs of x_r - mu_r (change) and, in compute, of x_r itself (lasting: slow
    since the first step seen), over the threshold h = ln(ranks * effects / p), p = 1e-6 a step
    (``llr_cusum``).
-4. Each rank newly over h is dated and measured (``candidate``, ``onset_time``) and must pass the gates of
-   other explanations: those of the moment (``gates``), and work that moves between ranks
+4. Each rank newly over h is dated and measured (``candidate``, ``onset_time``) and no other
+   explanation may hold: none of the moment (``alternatives``), and no work that moves between ranks
    (``moving_slowness``).
    Where work varies, whole machines are tested beside their ranks, and where batches are uneven, whole
    replicas (``slow_sets``). Where most of its machine is as slow as a rank, or all of its tensor-parallel
@@ -23,7 +23,7 @@ do the same work:
 
 Compute is examined first: a rank that computes slowly is left out of its peers' references from then on, in
 the steps held as well. The test is Page's (1954, see ``llr_cusum``); its composition with peers, baselines
-and gates is ours, measured on recorded and simulated jobs (docs/detection-quality.md).
+and alternatives is ours, measured on recorded and simulated jobs (docs/detection-quality.md).
 """
 
 import math
@@ -48,6 +48,7 @@ from detectors.peers.rotating_slowness import ROUND
 from detectors.peers.shards import Shards
 from detectors.peers.shared_work import SharedWork
 from detectors.robust import nan_median
+from detectors.straggler.alternatives.confirmation import UNLIKE_PEERS, is_confirmed
 from detectors.straggler.batch_mates import BatchMates
 from detectors.straggler.candidate import Candidate, beyond, candidate, deviations, noise_of, series_of
 from detectors.straggler.config import StragglerConfig
@@ -61,7 +62,6 @@ from detectors.straggler.core import (
     Timing,
 )
 from detectors.straggler.explanation import explain
-from detectors.straggler.gates import UNLIKE_PEERS, is_confirmed
 from detectors.straggler.mates import TensorGroup, likely_group, slow_with, stands_out, together
 from detectors.straggler.moving_slowness import ON_AND_OFF, MovingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
@@ -90,7 +90,7 @@ _EVERY = 20
 # before it is suspected.
 _RECENT = 10
 
-# Chosen, of what a rank was slow by when it was found: from here on it still is (``gates``).
+# Chosen, of what a rank was slow by when it was found: from here on it still is (``alternatives``).
 _STILL = 0.5
 
 # Smallest slowdowns looked for without a change to see, and while roles are unknown. Chosen: each of them is
@@ -100,7 +100,7 @@ _UNKNOWN_ROLE_EFFECT = 0.25
 
 
 class StragglerDetector:
-    """The decision core (``detectors.straggler.core``) of sequential evidence and gates.
+    """The decision core (``detectors.straggler.core``) of sequential evidence and other explanations.
 
     ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch, ``shards`` who
     has the same part of a layer, ``nodes`` [ranks] who shares a machine, or likely does (``likely_nodes``),
@@ -110,9 +110,10 @@ class StragglerDetector:
     same steps; None: unknown.
 
     Per step and timing: ratios to the right peers (``Ratios``), log-likelihood CUSUMs of them
-    (``TimingChannel``), gates on each rank newly over its threshold (``gates``). Compute is examined first:
-    a rank that computes slowly is left out of its peers' references from then on. ``pace_spread`` is how much
-    ranks differ from their peers for good, by twice its standard error 1/sqrt(ranks) on the safe side.
+    (``TimingChannel``), other explanations of each rank newly over its threshold (``alternatives``). Compute
+    is examined first: a rank that computes slowly is left out of its peers' references from then on.
+    ``pace_spread`` is how much ranks differ from their peers for good, by twice its standard error
+    1/sqrt(ranks) on the safe side.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ _TRANSLATION = 5.0
 # waves is reported once, and its recovery so many steps late.
 QUIET_STEPS = 20
 
-# Chosen, of what a rank was slow by when it was found: from here on it still is (``gates``).
+# Chosen, of what a rank was slow by when it was found: from here on it still is (``alternatives``).
 _STILL = 0.5
 
 

@@ -9,9 +9,10 @@ from detectors.peers.peers import PeerGroups
 from detectors.peers.place_mates import PlaceMates
 from detectors.peers.ratios import StepTimes
 from detectors.peers.shards import Shards
+from detectors.straggler.alternatives.confirmation import is_confirmed
+from detectors.straggler.alternatives.usual_noise import is_as_usual
 from detectors.straggler.candidate import Candidate
 from detectors.straggler.core import StepResult
-from detectors.straggler.gates import is_as_usual, is_confirmed
 from detectors.straggler.onset_time import Dated
 from detectors.straggler.step_detector import StragglerDetector
 

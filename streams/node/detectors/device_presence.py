@@ -112,8 +112,8 @@ def _unreadable(location: Location) -> Claim:
         detector="presence.node",
         catalogue_id="gpu_presence",
         family="telemetry",
-        kind="exporter.stale",
+        kind="gpu.unreadable",
         subject=location.whole_node(),
         weight=2.0,
-        note="warning: no GPU of the node can be read (driver not loaded, or NVML not reachable)",
+        note="warning: no GPU of the node is sent any more, its host is (driver, NVML or their collector)",
     )

@@ -133,3 +133,13 @@ def test_gpus_that_were_let_go_on_purpose_are_not_missed():
     [(key, finding)] = found(columns, labels=labels).items()
     assert key == ("xid.79", 5)
     assert finding.onset == T0 + 100
+
+
+def test_a_node_that_sends_its_host_and_none_of_its_gpus_is_told():
+    """Its exporter works: what fails is the driver, or what reads the GPUs."""
+    [(key, finding)] = found(lambda t, gpu, healthy: healthy if t < ONSET else {}).items()
+
+    assert key == ("gpu.unreadable", None)
+    assert finding.title == "No GPU of n can be read"
+    assert "nvidia-smi" in finding.action.text
+    assert (finding.severity, finding.onset) == ("warning", T0 + ONSET)

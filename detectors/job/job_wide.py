@@ -151,7 +151,9 @@ def _slow_position(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -
     # Without coordinates there are many cuts: what is usual of ranks is asked first, which costs little.
     ranks = nan_median(_of_roles(ratios, _STEPS)) if cuts else np.empty(0)
     for cut in cuts if np.isfinite(ranks).all() else ():
-        usual = np.bincount(cut, weights=ranks) / np.bincount(cut)
+        # A cut by rank numbers may have places that no rank of the job is at.
+        at_place = np.bincount(cut)
+        usual = np.bincount(cut, weights=ranks)[at_place > 0] / at_place[at_place > 0]
         if usual.max() >= _HINT * np.delete(usual, usual.argmax()).mean():
             found = _judged(ratios, slow, PeerGroups.of(cut), before)
             if found is not None:

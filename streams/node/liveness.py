@@ -21,8 +21,8 @@ Kind = Literal["exporter.stale", "node.silent"]
 _MISSED = 4
 
 # Seconds that the second record of a node may take. Chosen: the longest interval that is usual for metrics of
-# other systems, 60 s, and a quarter of it for what comes late.
-_FIRST_GAP = 75.0
+# other systems, five minutes (those of clouds), and a quarter of it for what comes late.
+_FIRST_GAP = 375.0
 
 _UNHEARD, _NO_RECORD = "silence.unheard", "warning: no record from this node"
 
@@ -144,7 +144,7 @@ class Liveness:
         stale = max(config.stale, missed)
         after = min(
             config.expected,
-            math.inf if node.certain else config.certain,
+            math.inf if node.certain else max(config.certain, missed),
             math.inf if "node.silent" in node.raised else max(config.silent, 2 * missed),
             math.inf if "exporter.stale" in node.raised else stale,
             math.inf if node.unheard else min(stale, max(config.unheard, missed)),
@@ -173,10 +173,12 @@ class Liveness:
             if after <= min(silence, config.expected) and kind not in node.raised:
                 node.raised.add(kind)
                 yield _claim(node, kind).suspicion("raise", ts=node.last + after, onset=node.last)
-        if silence >= config.certain and not node.certain:
+        # At its own rate: the next report may not be due yet.
+        certain = max(config.certain, missed)
+        if certain <= min(silence, config.expected) and not node.certain:
             node.certain = True
             claim = _claim(node, "exporter.stale", certain=True)
-            yield claim.suspicion("update", ts=node.last + config.certain, onset=node.last)
+            yield claim.suspicion("update", ts=node.last + certain, onset=node.last)
         if silence > config.expected and not node.left:
             # It no longer votes on a hang of its job, which may run elsewhere under the same name.
             node.left = True

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.node.running_median import Floats, Rows, RunningMedian
+from detectors.node.waiting import Signs, WaitingBank
 from detectors.robust import nan_median
 
 Bools = npt.NDArray[np.bool_]
@@ -31,6 +32,9 @@ class IdleNodeConfig:
     # A job that waits for a third of its time draws less on average, so that spinning stands out less. Where
     # no bytes go either, that is evidence, though not certainty.
     power_share_both: float = 0.7
+    # Where tensor activity is not read, serving requests looks like spinning at half of the power of training
+    # and more: what is to count without any steps has to be clearer than that (chosen).
+    power_share_alone: float = 0.5
     tensor: float = 0.001
     # An exporter that cannot read tensor activity may write zero: usual zeros are no measurement.
     tensor_used: float = 0.05
@@ -72,7 +76,7 @@ class IdleResult:
     ``ended`` [n]: nothing of a job is left on its GPUs. ``spinning`` [n, gpus] are the GPUs at work on
     nothing: where most of a job's spin, the one that does not is the one they wait for. ``idle`` [n] is where
     no bytes go and GPUs that do not spin stand idle: a stall of the data looks the same for a while, so that
-    it names nodes in a hang and proves none.
+    it names nodes in a hang and proves none. ``stuck_since`` and ``resting_since`` as in ``waiting.Waits``.
     """
 
     no_bytes: Bools
@@ -84,6 +88,8 @@ class IdleResult:
     since: Floats
     ended: Bools
     spinning: Bools
+    stuck_since: Floats
+    resting_since: Floats
 
 
 class IdleNodeBank:
@@ -128,6 +134,9 @@ class IdleNodeBank:
         self._keys = np.zeros((4, nodes), np.bool_)
         # Rows as in IdleResult: held, idle, both, lasting.
         self._held = np.zeros((4, nodes), np.bool_)
+        self._waiting = WaitingBank(nodes)
+        # Whether GPUs wait, by the last sample that shows it.
+        self._waits = np.zeros(nodes, np.bool_)
 
     def update(self, nodes: Rows, reading: NodeReading) -> IdleResult:
         """Take one sample of each of the distinct ``nodes`` [n], younger than their last; return their
@@ -141,7 +150,8 @@ class IdleNodeBank:
         keys &= ~ended
         self._keys[:, nodes] = keys
         self._hold(nodes, reading.ts, ended)
-        self._learn(nodes, reading)
+        waits = self._waiting.update(nodes, reading.ts, self._signs(nodes, reading, keys, ended))
+        self._learn(nodes, reading, stuck=np.isfinite(waits.stuck_since))
         self._last[nodes] = reading.ts
         # A copy: of neighbours these are views.
         held, idle, both, lasting = self._held[:, nodes].copy()
@@ -155,6 +165,8 @@ class IdleNodeBank:
             since=self._since[0, nodes].copy(),
             ended=ended,
             spinning=spinning,
+            stuck_since=waits.stuck_since,
+            resting_since=waits.resting_since,
         )
 
     def shares(self, nodes: Rows, reading: NodeReading) -> Floats:
@@ -170,7 +182,8 @@ class IdleNodeBank:
         """Forget some nodes: another job runs there, or they were started anew."""
         self._usual.reset(nodes)
         self._last[nodes], self._calm[:, nodes], self._since[:, nodes] = -np.inf, np.nan, np.nan
-        self._keys[:, nodes], self._held[:, nodes] = False, False
+        self._keys[:, nodes], self._held[:, nodes], self._waits[nodes] = False, False, False
+        self._waiting.reset(nodes)
 
     def _judge(self, nodes: Rows, r: NodeReading) -> tuple[Bools, Bools]:
         """Return which GPUs spin, [n, gpus], and B1, B2, B2 of less contrast, whether no GPU works, [4, n].
@@ -199,6 +212,26 @@ class IdleNodeBank:
         known = np.stack((np.isfinite(r.nic), either, either, by_power))
         return spins, np.where(known, np.stack((b1, b2, b2_rather, b3)), self._keys[:, nodes])
 
+    def _signs(self, nodes: Rows, r: NodeReading, keys: Bools, ended: Bools) -> Signs:
+        """Return whether GPUs wait, rest or work, by power, tensor activity where it is read, and traffic.
+
+        A node that usually sends less than ``least_bytes`` is judged by its GPUs alone.
+        """
+        config, usual = self.config, self._usual.value[nodes]
+        power, tensor = usual[:, 1 : 1 + self._gpus], usual[:, 1 + self._gpus :]
+        read = np.isfinite(r.utilization + r.power + power)
+        by_tensor = np.isfinite(r.tensor) & (tensor >= config.tensor_used)
+        share = np.where(by_tensor, config.power_share, config.power_share_alone)
+        spins = read & (r.utilization >= config.busy) & (r.power < share * power)
+        spins &= ~by_tensor | (r.tensor <= config.tensor)
+        measured = read.sum(axis=1)
+        waits = (measured > 0) & (spins.sum(axis=1) >= config.gpu_share * measured)
+        self._waits[nodes] = np.where(measured > 0, waits, self._waits[nodes])
+        sends = (usual[:, 0] >= config.least_bytes) & ~keys[0]
+        rests = keys[3] & ~sends
+        used = (r.utilization > config.idle).any(axis=1)
+        return Signs(wait=self._waits[nodes] & ~sends, rest=rests, work=used & ~rests, ended=ended)
+
     def _ended(self, r: NodeReading) -> Bools:
         """Return where no GPU is in use and none whose memory is read holds a job's, [n]."""
         read = np.isfinite(r.utilization).any(axis=1)
@@ -225,12 +258,12 @@ class IdleNodeBank:
         self._held[:, nodes] = held & ~over[[0, 0, 2, 1]]
         self._since[:, nodes], self._calm[:, nodes] = since, calm
 
-    def _learn(self, nodes: Rows, r: NodeReading) -> None:
+    def _learn(self, nodes: Rows, r: NodeReading, *, stuck: Bools) -> None:
         # Negated, so that a GPU whose utilisation is not read counts as used.
         used = ~(r.utilization <= self.config.idle)
         nic = np.where(used.any(axis=1), r.nic, np.nan)
         x = np.column_stack((nic, np.where(used, r.power, np.nan), np.where(used, r.tensor, np.nan)))
-        held, ts = self._held[:, nodes].any(axis=0), r.ts
+        held, ts = self._held[:, nodes].any(axis=0) | stuck, r.ts
         if held.any():
             nodes, ts, x = np.arange(len(self._last))[nodes][~held], ts[~held], x[~held]
         self._usual.update(nodes, ts, x)

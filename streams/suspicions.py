@@ -130,6 +130,8 @@ class HangClaim(Claim):
     lasting: bool = False
     certain: bool = False
     released: bool = False
+    stuck_since: float = 0.0
+    resting: bool = False
 
     def suspicion(
         self, state: State, *, ts: float, onset: float, interval: tuple[float, float] | None = None
@@ -143,4 +145,6 @@ class HangClaim(Claim):
             lasting=self.lasting,
             certain=self.certain,
             released=self.released,
+            stuck_since=self.stuck_since,
+            resting=self.resting,
         )

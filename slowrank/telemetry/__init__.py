@@ -22,6 +22,7 @@ from slowrank.telemetry.messages import (
     RankPace,
     StageMessage,
     StartupPhase,
+    StepsReported,
     Suspicion,
 )
 from slowrank.telemetry.records import (
@@ -61,6 +62,7 @@ __all__ = [
     "Record",
     "StageMessage",
     "StartupPhase",
+    "StepsReported",
     "Subject",
     "Suspicion",
     "decode_dead_letter",

@@ -24,6 +24,7 @@ from slowrank.telemetry.messages import (
     RankPace,
     StageMessage,
     StartupPhase,
+    StepsReported,
     Suspicion,
 )
 from slowrank.telemetry.records import VERSION, JobSteps, NodeEvent, NodeSample, OpenStep
@@ -144,6 +145,8 @@ def check_message(message: StageMessage) -> StageMessage:
             _check_count("gpus", message.gpus)
         case RankPace():
             _check_rank_pace(message)
+        case StepsReported():
+            _check_name(message.job_id)
         case JobDeclared():
             _check_names((message.node, message.job_id))
             _check_text(message=message.message)
@@ -169,8 +172,9 @@ def _check_suspicion(s: Suspicion) -> None:
     _check_weights(s)
     for field in ("gpus", "ranks", "nodes", "ranks_on_node", "ranks_likely_on_node", "ranks_in_group"):
         _check_count(field, getattr(s, field))
-    if isinstance(s, HangVote) and s.heard:
-        _check_time(s.heard, None)
+    if isinstance(s, HangVote):
+        for ts in filter(None, (s.heard, s.stuck_since)):
+            _check_time(ts, None)
     _check_subjects(s)
 
 

@@ -108,6 +108,9 @@ class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
     the node that the job has left has another job, or none. ``alone``: steps are missing for so long, or of
     a few ranks alone at the last step, that this suffices where no node of the job sends samples of both GPUs
     and ports. ``heard``: when a rank last reported that it waits in the step, 0 where none has.
+    ``by_nodes``: of a job that sends no step rows, what its nodes show together. ``stuck_since``: since when
+    the GPUs of the node have spun for nothing, where that is longer than any pause of the job so far, else 0;
+    ``resting``: for minutes they have done that or stood idle.
     """
 
     signal: HangSignal
@@ -118,6 +121,9 @@ class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
     released: bool = False
     alone: bool = False
     heard: float = 0.0
+    by_nodes: bool = False
+    stuck_since: float = 0.0
+    resting: bool = False
 
 
 class _OfNode(_Message, frozen=True, kw_only=True):
@@ -216,6 +222,13 @@ class RankPace(_Message, tag="rank_pace", frozen=True, kw_only=True):
     spread: float
 
 
+class StepsReported(_Message, tag="steps_reported", frozen=True, kw_only=True):
+    """The job sends step rows: whether it hangs is judged by them."""
+
+    ts: float
+    job_id: str
+
+
 class JobDeclared(_Message, tag="job_declared", frozen=True, kw_only=True):
     """What a job has declared by an event of ``node``: it explains changes of the job's level to people."""
 
@@ -235,6 +248,7 @@ StageMessage = (
     | LinkDelay
     | StartupPhase
     | RankPace
+    | StepsReported
     | JobDeclared
 )
 """What travels on the topic ``suspicions``."""

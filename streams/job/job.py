@@ -1,10 +1,11 @@
 """One job: rows become steps, detectors see each step, what stands is held against what is open."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from detectors.straggler.core import DecisionCore, HeldSlow, StepResult
-from slowrank.telemetry import UNKNOWN_NODE, JobSteps, OpenStep, RankPace, Suspicion
+from slowrank.telemetry import UNKNOWN_NODE, JobSteps, OpenStep, RankPace, StepsReported, Suspicion
 from streams.job.aspect import Key
 from streams.job.config import JobStageConfig
 from streams.job.core import make_core
@@ -21,8 +22,13 @@ from streams.job.table import GpuPlace
 from streams.job.view import JobView
 from streams.open_suspicions import OpenSuspicions
 
-Out = list[Suspicion | RankPace]
+Out = list[Suspicion | RankPace | StepsReported]
 """What a record gives rise to, in order; what follows the record appends to it."""
+
+# When a job has sent steps for so long the cluster stage is told of it, and then again. Chosen: before its
+# nodes can show a hang (``detectors.node.waiting``); four times in what a stage that is rebuilt reads, an
+# hour.
+_STEPS_AFTER_SECONDS, _STEPS_REPEAT_SECONDS = 120.0, 900.0
 
 
 class OpenOfJob:
@@ -63,6 +69,7 @@ class Job:
         # The next whole step shows anew which ranks there are.
         self._restarted = True
         self._paces = Paces(record.job_id, ())
+        self._report_due = math.nan
 
     @property
     def bytes_held(self) -> int:
@@ -90,6 +97,11 @@ class Job:
             self.tick(ts, out)
             self._hang.new_step(number, ts, sent=sent)
             out += self.open.suspicions.clear(HANG, ts)
+            if math.isnan(self._report_due):
+                self._report_due = ts + _STEPS_AFTER_SECONDS
+            if ts >= self._report_due:
+                self._report_due = ts + _STEPS_REPEAT_SECONDS
+                out.append(StepsReported(cluster=self._cluster, ts=ts, job_id=self._job_id))
 
     def clock_ahead(self, node: str, rows: Rows, k: int) -> float:
         """Return by how many seconds the clock of ``node`` is ahead; row ``k`` has its time as sent."""

@@ -125,7 +125,9 @@ class IdleNodes:
         # Unused GPUs mean the start of a job until it has used them, and its end afterwards.
         used = self._used[nodes] = self._used[nodes] | ~result.ended
         ended = result.ended & used
-        due = result.held | result.idle | ended | self._left.pending(nodes) | self._is_raised[nodes]
+        # What is stuck rests as well.
+        shown = result.held | result.idle | np.isfinite(result.resting_since)
+        due = shown | ended | self._left.pending(nodes) | self._is_raised[nodes]
         for i in np.flatnonzero(due).tolist():
             k = int(with_job[i])
             found = [
@@ -145,7 +147,7 @@ class IdleNodes:
     def _follow(self, batch: Batch, k: int, seen: "_NodeResult") -> list[Suspicion]:
         node = int(batch.index[k])
         raised = self._raised.get(node)
-        if not (seen.held or seen.idle):
+        if not (seen.held or seen.idle or seen.resting):
             return [] if raised is None else [self._cleared(node, seen.ts)]
         if raised is None:
             shares = self._bank.shares(np.array([node]), seen.reading)[:, 0]
@@ -153,17 +155,17 @@ class IdleNodes:
             raised = _Raised(seen.since, seen.since - seen.apart, claim, seen.ts)
             self._raised[node], self._is_raised[node] = raised, True
             return [raised.suspicion("raise", seen.ts)]
-        # Proof lasts until the vote is cleared.
-        weight = PROOF if seen.held else raised.claim.weight
-        changed = (weight, seen.score) != (raised.claim.weight, raised.claim.score)
-        if changed:
-            raised.claim = replace(
-                raised.claim,
-                weight=weight,
-                score=seen.score,
-                both_signs=seen.both_signs,
-                lasting=seen.lasting,
-            )
+        claim = replace(
+            raised.claim,
+            # Proof lasts until the vote is cleared.
+            weight=max(seen.weight, raised.claim.weight),
+            score=seen.score,
+            both_signs=seen.both_signs,
+            lasting=seen.lasting,
+            stuck_since=seen.stuck_since,
+            resting=seen.resting,
+        )
+        changed, raised.claim = claim != raised.claim, claim
         due = changed or seen.ts - raised.emitted >= _IDLE.refresh
         return [raised.suspicion("update", seen.ts)] if due else []
 
@@ -177,9 +179,14 @@ class _NodeResult:
 
     def __init__(self, quiet: IdleResult, reading: NodeReading, i: int, apart: float) -> None:
         self.apart = apart
-        self.ts, self.since = float(reading.ts[i]), float(quiet.since[i])
+        self.ts = float(reading.ts[i])
         self.held, self.idle = bool(quiet.held[i]), bool(quiet.idle[i])
+        since = quiet.since if self.held or self.idle else quiet.resting_since
+        self.since = float(since[i])
         self.lasting = bool(quiet.lasting[i])
+        self.resting = bool(np.isfinite(quiet.resting_since[i]))
+        self.stuck_since = float(np.nan_to_num(quiet.stuck_since[i]))
+        self.weight = PROOF if self.held or self.stuck_since else HINT
         self.both_signs = self.lasting or bool(quiet.both[i])
         self.score = 1.0 + self.both_signs + self.lasting
         self.not_working, self.spinning = bool(quiet.not_working[i]), quiet.spinning[i]
@@ -207,8 +214,10 @@ class _NodeResult:
             detector="quiet",
             family=family,
             subject=location.whole_node(),
-            weight=PROOF if self.held else HINT,
+            weight=self.weight,
             score=self.score,
+            stuck_since=self.stuck_since,
+            resting=self.resting,
             evidence=tuple(e for e in evidence if np.isfinite(e.value)),
             note="this node does not work for its job",
         )

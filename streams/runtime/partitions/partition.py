@@ -16,6 +16,7 @@ from slowrank.telemetry import (
     RankPace,
     Record,
     StageMessage,
+    StepsReported,
 )
 from slowrank.telemetry.topics import NODE_EVENTS
 from streams.node.events.job_events import end_of
@@ -161,7 +162,7 @@ class FindingPartition:
             # Its time has passed already, and the next heartbeat may take long. Announcements and paces can
             # wait: those of a fleet come in thousands, and each would have everything since its time folded
             # anew.
-            waits = isinstance(message, NodeAnnounced | RankPace | JobDeclared)
+            waits = isinstance(message, NodeAnnounced | RankPace | StepsReported | JobDeclared)
             if message.ts <= self.watermark.time and not waits:
                 outputs += self.stage.tick(self.watermark.time)
         return [*rows, *(f for f in outputs if isinstance(f, Finding))]

@@ -162,3 +162,29 @@ def test_a_job_that_leaves_is_a_vote_against_its_hang():
     (left,) = heard(node, range(60, 80), job=None)
     assert (left.state, left.ts, left.subject.job_id) == ("raise", 60.0, "j")
     assert left.log_likelihood_ratio < 0
+
+
+def test_a_node_read_once_a_minute_votes_that_it_is_stuck():
+    """Three minutes in which its GPUs spin and nothing is sent, after ten minutes of work."""
+    node = Node()
+    assert heard(node, range(0, 1220, 61)) == []
+    (raised,) = heard(node, range(1220, 1450, 61), hang=True)
+    assert (raised.ts, raised.stuck_since, raised.resting, raised.log_likelihood_ratio) == (
+        1403,
+        1220,
+        True,
+        3,
+    )
+    assert (raised.onset_lo, raised.onset) == (1159, 1220)
+    cleared = heard(node, range(1464, 1600, 61))[-1]
+    assert (cleared.state, cleared.ts) == ("clear", 1525)
+
+
+def test_a_pause_that_turns_out_to_be_a_hang_updates_its_vote():
+    """A node read every second has voted by then; what is new is that it is stuck."""
+    node = Node()
+    heard(node, range(700))
+    said = heard(node, range(700, 900), hang=True)
+    assert [(s.state, s.ts, s.onset, s.stuck_since) for s in said if s.stuck_since] == [
+        ("update", 880.0, 700.0, 700.0)
+    ]

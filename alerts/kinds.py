@@ -95,7 +95,8 @@ KINDS: dict[str, Kind] = {
             "no steps, and machines that do not work; information from about 12 s after the last step, "
             "critical from 60 s, in a job seen for less than half an hour and with few pauses from 120 "
             "s, before its twentieth step from 10 min; where no node sends samples of GPUs and ports, "
-            "[from step rows alone](#from-step-rows-alone)"
+            "[from step rows alone](#from-step-rows-alone); where no steps are sent, "
+            "[from nodes alone](#from-nodes-alone)"
         ),
         phrase="the job has stopped",
         severity="critical",

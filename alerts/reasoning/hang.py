@@ -15,6 +15,9 @@ where no node sends samples of GPUs and ports, which show that, the first has to
 minutes, as an error where a few ranks did not arrive at the last step. A job that has ended, or has announced
 a pause of less than ten minutes, is no hang.
 
+Of a job that sends no step rows, the cluster stage finds that most of its nodes spin for longer than it ever
+paused and none works (``by_nodes``, ``streams.cluster.stuck_jobs``), which suffices.
+
 A hang is ``certain``, and pages, when the stall is (longer than any pause of the job so far) and the votes of
 the nodes are ``lasting``, or when the votes of the nodes are certain themselves.
 
@@ -52,6 +55,10 @@ REPORTING_SHARE = 0.5
 # How long after a stop that is not the first one of its job a pause is evidence against a hang (chosen: from
 # then on a hang is certain).
 EXPLAINED_SECONDS = 60.0
+
+# A node may be left so long after the others began to spin and still be what they wait for. Chosen: a node is
+# read once a minute at least, and processes that dump their memory take longer to go than to stop.
+LEFT_BEFORE_SECONDS = 120.0
 
 _SPINNING = "gpu.spinning_ratio"
 
@@ -96,9 +103,18 @@ def certain(no_progress: Collection[HangVote], of_nodes: Collection[HangVote]) -
     """
     proofs, silent = _proofs(no_progress, of_nodes), _without_telemetry(of_nodes)
     stalled = any(v.certain for v in no_progress)
+    if only_by_nodes(no_progress):
+        # That its nodes do not work is all that is known of it: they cannot vouch for themselves.
+        return stalled
     if stalled and _quorum(no_progress, [v for v in proofs if v.lasting or v.signal == "left"], silent):
         return True
     return _quorum(no_progress, [v for v in proofs if v.certain], silent)
+
+
+def only_by_nodes(suspicions: Iterable[Suspicion]) -> bool:
+    """Return whether suspicions about a stop include none from step rows."""
+    votes = votes_among(suspicions)
+    return bool(votes) and all(v.by_nodes for v in votes)
 
 
 def early(no_progress: Collection[HangVote]) -> bool:
@@ -144,11 +160,10 @@ def suspects(suspicions: Iterable[Suspicion]) -> tuple[Suspect, ...]:
     """Return the nodes that stand out among the idle ones of a hung job, likeliest first, else the ranks that
     did not arrive; often none."""
     votes = votes_among(suspicions)
-    idle = _idle(votes)
-    reasons = _standing_out(idle)
+    reasons = _standing_out(votes)
     if not reasons:
         return next((v.suspects for v in votes if v.signal == "no_progress"), ())
-    subjects = {v.subject.node: v.subject for v in idle}
+    subjects = {v.subject.node: v.subject for v in votes if v.signal in ("idle", "left")}
     # The rest of the probability is left to the nodes that do not stand out.
     share = _AMONG_NAMED / max(sum(len(whys) for whys in reasons.values()), 1)
     ranked = sorted(reasons, key=lambda node: -len(reasons[node]))
@@ -159,7 +174,7 @@ def suspects(suspicions: Iterable[Suspicion]) -> tuple[Suspect, ...]:
 
 def note(suspicions: Iterable[Suspicion]) -> tuple[Evidence, ...]:
     """Return why they stand out."""
-    reasons = _standing_out(_idle(suspicions))
+    reasons = _standing_out(votes_among(suspicions))
     if not reasons:
         return ()
     listed = "; ".join(f"{node}: {', '.join(whys)}" for node, whys in reasons.items())
@@ -176,13 +191,16 @@ def _idle(suspicions: Iterable[Suspicion]) -> list[HangVote]:
 
 def _standing_out(votes: list[HangVote]) -> dict[str, list[str]]:
     reasons: dict[str, list[str]] = {}
-    for node, why in (*_not_spinning(votes), *_first(votes)):
+    idle = _idle(votes)
+    for node, why in (*_left_first(votes), *_not_spinning(idle), *_first(idle)):
         reasons.setdefault(node, []).append(why)
     return {node: reasons[node] for node in [*reasons][:_NAMED]}
 
 
 def _since(no_progress: Iterable[HangVote]) -> float:
-    return min((v.onset for v in no_progress), default=math.inf) - DECLARED_BEFORE_SECONDS
+    # A node is read every so often, and the job may have stopped at any moment since the reading before.
+    stops = (v.onset_lo if v.by_nodes else v.onset for v in no_progress)
+    return min(stops, default=math.inf) - DECLARED_BEFORE_SECONDS
 
 
 def _proofs(no_progress: Iterable[HangVote], of_nodes: Iterable[HangVote]) -> list[HangVote]:
@@ -227,6 +245,18 @@ def _electorate(nodes: float, without_telemetry: set[str | None]) -> float:
 
 def _nodes(votes: Iterable[HangVote]) -> int:
     return len({v.subject.node for v in votes if v.subject.node})
+
+
+def _left_first(votes: list[HangVote]) -> list[tuple[str, str]]:
+    """Return nodes whose processes had gone when the others began to spin: a job that is ended leaves later.
+
+    Only of what nodes alone show: ranks that report otherwise tell who did not arrive.
+    """
+    stops = [v.onset for v in votes if v.by_nodes]
+    if not stops:
+        return []
+    gone = [v for v in votes if v.signal == "left" and v.onset <= min(stops) + LEFT_BEFORE_SECONDS]
+    return [(v.subject.node or "", "its processes have gone") for v in sorted(gone, key=lambda v: v.onset)]
 
 
 def _not_spinning(votes: list[HangVote]) -> list[tuple[str, str]]:

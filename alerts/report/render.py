@@ -215,6 +215,7 @@ def _title(brief: _Brief) -> str:
         hypothesis=why,
         awaited=_awaited(brief),
         stops=brief.case.flaps + 1,
+        by_nodes=hang.only_by_nodes(brief.own),
         model=model_of(brief.own),
     )
 

@@ -26,6 +26,7 @@ def title(
     hypothesis: str | None = None,
     awaited: Sequence[Subject] = (),
     stops: int = 1,
+    by_nodes: bool = False,
     model: str | None = None,
 ) -> str:
     """Return the title, cut to 120 characters and without control characters.
@@ -33,6 +34,7 @@ def title(
     A slow job without a slow machine is named by its likeliest ``hypothesis``, where that has a template.
     ``peer`` is what ``peers`` counts; ``own_past``: it is slower than it was, and not than they are.
     ``awaited``: the ranks that a stopped job waits for, ascending; ``stops``: how often it has stopped;
+    ``by_nodes``: only its nodes show that.
     ``model``: the GPU model that sets a slow group of ranks apart.
     """
     row, why = kind_of(kind), kind_of(hypothesis or "")
@@ -45,11 +47,17 @@ def title(
         model="one GPU model" if model is None else model,
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
         peers="it was" if own_past else _count(peers, peer),
-        missing=f"{_ranks(awaited)} did not arrive" if awaited else "no steps",
+        missing=_missing(awaited, by_nodes=by_nodes),
         again=f" {stops} times" if stops > 1 else "",
     )
     text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")
     return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
+
+
+def _missing(awaited: Sequence[Subject], *, by_nodes: bool) -> str:
+    if awaited:
+        return f"{_ranks(awaited)} did not arrive"
+    return "its GPUs spin and do no work" if by_nodes else "no steps"
 
 
 def _ranks(subjects: Sequence[Subject]) -> str:

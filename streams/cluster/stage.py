@@ -28,6 +28,7 @@ from slowrank.telemetry import (
     NodeAnnounced,
     RankPace,
     StartupPhase,
+    StepsReported,
     Subject,
     Suspicion,
 )
@@ -45,6 +46,7 @@ from streams.cluster.incidents.members import Incidents, Membership, as_member, 
 from streams.cluster.job_startup import Startups
 from streams.cluster.later_job import recovered
 from streams.cluster.link_delays import Pairwise
+from streams.cluster.stuck_jobs import StuckJobs
 from streams.cluster.timeline import SCOPE, Timeline
 from streams.stage import Input
 
@@ -87,6 +89,7 @@ class FindingStage:
         self._votes_alone: list[HangVote] = []
         self._startups = Startups()
         self._pairwise = Pairwise()
+        self._stuck = StuckJobs()
         self._now = -math.inf
 
     def process(self, record: Input) -> Sequence[Finding]:
@@ -96,9 +99,14 @@ class FindingStage:
                 self._votes_alone.append(record)
             case Suspicion():
                 self._suspect(record)
+                if isinstance(record, HangVote):
+                    self._stuck.update(record)
             case NodeAnnounced():
                 self._hangs.runs(record.subject, record.ts, votes=record.gpus > 0 < record.ports)
                 self._incidents_of(record.cluster).add(record)
+                self._stuck.update(record)
+            case StepsReported():
+                self._stuck.update(record)
             case StartupPhase():
                 self._startups.update(record)
             case LinkDelay():
@@ -139,6 +147,8 @@ class FindingStage:
         ready, self._votes_alone = _split(self._votes_alone, self._now)
         for vote in ready:
             self._suspect(self._hangs.weighed(vote))
+        for vote in self._stuck.due(self._now):
+            self._suspect(vote)
         for judged in (*self._startups.due(self._now), *self._pairwise.due(self._now)):
             self.process(judged)
         changed: list[Finding] = []

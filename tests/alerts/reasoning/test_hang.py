@@ -265,6 +265,32 @@ def test_a_vote_that_counts_alone_needs_no_machine():
     assert certain([said(nodes=4, alone=True, certain=True)], votes(4, lasting=True))
 
 
+def test_what_nodes_alone_show_needs_its_own_time_to_be_certain():
+    """Without steps, nodes that have been idle for long do not make a hang critical: a pause may be long."""
+    stopped = said(nodes=4, alone=True, by_nodes=True)
+    idle = votes(4, lasting=True, certain=True)
+    assert is_hang([stopped], idle)
+    assert not certain([stopped], idle)
+    assert certain([msgspec.structs.replace(stopped, certain=True)], idle)
+
+
+@pytest.mark.parametrize(("signal", "hangs"), [("ended", False), ("paused", False), ("idle", True)])
+def test_a_pause_declared_between_two_readings_excuses_what_nodes_alone_show(signal, hangs):
+    """The job may have stopped at any moment since the reading before the first that shows it."""
+    stopped = said(nodes=4, alone=True, by_nodes=True, onset=100.0, apart=60.0)
+    assert is_hang([stopped], [said("n0", signal=signal, onset=50.0)]) == hangs
+
+
+@pytest.mark.parametrize(
+    ("by_nodes", "left_at", "named"), [(True, 15, ["n3"]), (False, 15, []), (True, 900, [])]
+)
+def test_the_node_whose_processes_have_gone_is_suspected(by_nodes, left_at, named):
+    """Where they went as the others began to spin; not of a job that is ended later, or that has steps."""
+    stopped = said(nodes=4, alone=True, by_nodes=by_nodes)
+    found = suspects([stopped, *votes(3), said("n3", signal="left", onset=left_at, weight=-4.0)])
+    assert [s.subject.node for s in found] == named
+
+
 def test_the_ranks_that_did_not_arrive_are_suspected():
     """A node that stands out takes precedence."""
     rank = Suspect(subject=Subject(type="rank", cluster="c", rank=5, job_id="j"), probability=0.9)

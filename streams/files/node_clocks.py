@@ -7,8 +7,9 @@ its own clock:
     a_n  = median of d_ns over the steps s          [seconds ahead of the job's nodes].
 
 Workers that count their steps independently drift apart, which a clock does not: where the median of
-|d_ns - a_n| is not small beside a_n, nothing is said of the node. Records of a file are put in order by their
-times, and a node that is a minute off would seem to lag by as many steps.
+|d_ns - a_n| is not small beside a_n, nothing is said of the node. Nor is it where its own ranks, which have
+one clock, end their steps far apart: they are not in step. Records of a file are put in order by their times,
+and a node that is a minute off would seem to lag by as many steps.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -31,6 +32,8 @@ _LEAST_STEPS = 5
 # hundredth are that far apart after twenty.
 _STEADY = 0.05
 
+# Chosen: share of its error by which the ranks of one node may end a step apart.
+_TOGETHER = 0.5
 
 # Names of nodes in a sentence. Chosen: more are too long to read.
 _NAMED = 4
@@ -59,10 +62,13 @@ def _ahead_in_run(node: Ints, step: Ints, ts: FloatArray) -> Iterator[tuple[int,
     first = np.full((len(steps), len(nodes)), np.inf)
     np.minimum.at(first, (line, column), ts)
     first[np.isinf(first)] = np.nan
+    last = np.full_like(first, -np.inf)
+    np.maximum.at(last, (line, column), ts)
     apart = first - np.nanmedian(first, axis=1)[:, None]
     error = np.nanmedian(apart, axis=0)
     steady = np.nanmedian(np.abs(apart - error), axis=0) <= _STEADY * np.abs(error)
-    known = steady & (np.isfinite(first).sum(axis=0) >= _LEAST_STEPS)
+    together = np.nanmedian(last - first, axis=0) <= _TOGETHER * np.abs(error)
+    known = steady & together & (np.isfinite(first).sum(axis=0) >= _LEAST_STEPS)
     yield from zip(nodes.tolist(), np.where(known, error, 0.0).tolist(), strict=True)
 
 

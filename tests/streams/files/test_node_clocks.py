@@ -48,6 +48,16 @@ def test_workers_that_count_by_themselves_have_no_clock_that_is_off():
     assert clocks_ahead(*rows(ahead=(0.0, 0.0, 0.0, 0.0), pace=(1.0, 1.0, 1.1, 1.0))) == {}
 
 
+def test_ranks_of_a_node_that_end_their_steps_apart_are_not_in_step():
+    """They have one clock, which cannot be behind for one of them alone."""
+    run, node, step, ts = rows(ahead=(0.0, 0.0, 0.0, 0.0))
+    first_of_node = np.arange(len(ts)) % 2 == 0
+    ts[(node == 2) & first_of_node] -= 3.5
+    assert clocks_ahead(run, node, step, ts) == {}
+    ts[(node == 2) & ~first_of_node] -= 3.5
+    assert clocks_ahead(run, node, step, ts) == pytest.approx({2: -3.5}, abs=0.05)
+
+
 def test_the_longest_run_of_a_node_counts():
     """A node that was in two jobs has one clock; one that served in no other is found there."""
     first, second = rows(), rows(steps=20, ahead=(5.0, 0.0, 0.0))

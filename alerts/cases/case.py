@@ -7,6 +7,7 @@ from typing import Self
 
 from alerts.cases.gpu_hours_lost import GpuHoursLost
 from alerts.cases.lifecycle import LIVE
+from alerts.cases.slow_time import SlowTime
 from alerts.cases.source import Source, of_steps
 from alerts.config import FindingConfig
 from alerts.finding import Status, dedup_key
@@ -25,7 +26,8 @@ class Case:
     ``ready_at``: since when its evidence suffices while it is held back, for others of its rack, switch or
     node or for what explains it. ``flap_times``: the recent relapses.
 
-    ``hurts``: it measurably slows a job down. ``made_of_ranks``: the case of a node or tensor-parallel group,
+    ``hurts``: it measurably slows a job down, and has for ``slow``. ``sustained``: that was worth a page once
+    since it opened. ``made_of_ranks``: the case of a node or tensor-parallel group,
     gathered from its ranks' cases; the middle one dates it (``grouping``). ``leads_mates``: the slow others
     of its tensor-parallel group wait for this rank. ``certain``: a hang that was once known to be no pause.
     ``by_plan``: its present activity began as its job announced a change of its work.
@@ -53,6 +55,8 @@ class Case:
     flap_times: tuple[float, ...] = ()
     intermittent: bool = False
     hurts: bool = False
+    slow: SlowTime = field(default_factory=SlowTime)
+    sustained: bool = False
     made_of_ranks: bool = False
     leads_mates: bool = False
     certain: bool = False

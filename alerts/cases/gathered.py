@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from functools import reduce
 
 from alerts.cases.case import Case
 from alerts.cases.lifecycle import transition
+from alerts.cases.slow_time import SlowTime
 from alerts.cases.source import Source
 from alerts.config import FindingConfig
 from alerts.finding import dedup_key
@@ -60,7 +62,14 @@ def made(subject: Subject, members: tuple[Case, ...], ts: float) -> Case:
 def revived(group: Case, members: Collection[Case]) -> Case:
     """Return a case that had ended, or was about to, of members that are slow again."""
     status = transition(group.status, "raised_again")
-    again = replace(group, status=status, ended_at=None, since=min(m.since for m in members))
+    again = replace(
+        group,
+        status=status,
+        ended_at=None,
+        since=min(m.since for m in members),
+        slow=group.slow if group.live else group.slow.anew(),
+        sustained=group.sustained and group.live,
+    )
     return refreshed(again, members)
 
 
@@ -77,6 +86,8 @@ def refreshed(group: Case, members: Collection[Case]) -> Case:
         cleared_at=ended,
         flaps=max(m.flaps for m in members),
         hurts=any(m.hurts for m in members),
+        slow=reduce(SlowTime.longest, (m.slow for m in members), group.slow),
+        sustained=group.sustained or any(m.sustained for m in members),
     )
 
 

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 from alerts.cases.case import Case
 from alerts.cases.ending import held_until
-from alerts.cases.explaining import explaining_key, outlasted, waits_for_explanation
+from alerts.cases.explaining import explaining_key, outlasted, supporting, waits_for_explanation
 from alerts.cases.grouping import grouped, members_of, with_groups
 from alerts.cases.lifecycle import NOTIFIED, transition
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.reasoning.corroborate import at_work_from, certain, corroborated, over, planned, released
+from alerts.reasoning.sustained import is_sustained
 
 
 def settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
@@ -32,7 +33,7 @@ def settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
             continue
         case = replace(case, ready_at=ts if case.ready_at is None else case.ready_at)
         scope = scope.having(_open(case, ts) if ts >= held_until(scope, case, config) else case)
-    return _absorb(_charge_explaining(_follow_hangs(scope, ts), config), ts, config)
+    return _sustain(_absorb(_charge_explaining(_follow_hangs(scope, ts), config), ts, config), config)
 
 
 def _reopened(scope: Scope, case: Case, ts: float, config: FindingConfig) -> Case:
@@ -76,6 +77,19 @@ def _charge_explaining(scope: Scope, config: FindingConfig) -> Scope:
             scope = scope.having(replace(case, account=replace(case.account, lost=0.0, charged_to=cause)))
         elif case.account.charged_to is not None and case.status in NOTIFIED:
             scope = scope.having(replace(case, account=replace(case.account, charged_to=None)))
+    return scope
+
+
+def _sustain(scope: Scope, config: FindingConfig) -> Scope:
+    """Keep for each open case that its slowdown was worth a page; less evidence later does not undo it."""
+    if not any(case.hurts for case in scope.cases.values()):
+        return scope
+    for case in tuple(scope.cases.values()):
+        if case.status not in NOTIFIED or case.sustained or case.rule.hang:
+            continue
+        cases = (case, *supporting(scope, case, config))
+        if any(c.hurts for c in cases) and is_sustained(cases, (s for c in cases for s in c.suspicions())):
+            scope = scope.having(replace(case, sustained=True))
     return scope
 
 

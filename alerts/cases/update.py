@@ -6,6 +6,7 @@ from dataclasses import replace
 from alerts.cases.case import Case, case_key, case_kind, case_subject
 from alerts.cases.gpu_hours_lost import GpuHoursLost
 from alerts.cases.lifecycle import transition
+from alerts.cases.slow_time import SlowTime
 from alerts.cases.source import (
     Source,
     loss_rate,
@@ -37,6 +38,7 @@ def update(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | Non
     before = accrued.sources.get(source_id(s))
     s = with_first_past(before, s, case.first_seen_at)
     sources = with_confirmed({**accrued.sources, source_id(s): refreshed(before, s)}, s, config)
+    slows = _hurts(case.kind, sources, case.hurts)
     return replace(
         accrued,
         # Sorted, so that the order in which sources came in does not show in a finding (docs/decisions/0006).
@@ -46,7 +48,8 @@ def update(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | Non
         last_seen_at=max(accrued.last_seen_at, s.ts),
         cleared_at=None,
         account=_charged(accrued.account, new_loss(before, s), case.kind, sources, s),
-        hurts=_hurts(case.kind, sources, case.hurts),
+        hurts=slows,
+        slow=_slowed(accrued.slow, sources, s, hurts=slows),
     )
 
 
@@ -82,6 +85,7 @@ def _opened(s: Suspicion) -> Case:
     sources, kind = {source_id(s): Source(s)}, case_kind(s)
     # A stop costs from its onset on, before it was detected.
     account = _charged(GpuHoursLost(accrued_to=min(s.onset, s.ts)), new_loss(None, s), kind, sources, s)
+    slows = _hurts(kind, sources, False)
     fresh = Case(
         key=case_key(s),
         kind=kind,
@@ -93,7 +97,8 @@ def _opened(s: Suspicion) -> Case:
         last_seen_at=s.ts,
         sources=sources,
         account=account,
-        hurts=_hurts(kind, sources, False),
+        hurts=slows,
+        slow=_slowed(SlowTime(), sources, s, hurts=slows),
     )
     return fresh.accrued(s.ts)
 
@@ -115,6 +120,9 @@ def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
         # ``case`` is as it was before the relapse: a hang that had ended has to be proved again.
         certain=case.certain and case.live,
         by_plan=False,
+        # What slows the job again within the recovery of a finding adds to what it has cost so far.
+        slow=case.slow if case.live else case.slow.anew(),
+        sustained=case.sustained and case.live,
         intermittent=case.intermittent or len(recent) >= config.flap_count,
         account=replace(case.account, accrued_to=accrued_to),
     )
@@ -139,6 +147,17 @@ def _hurts(kind: str, sources: Mapping[str, Source], before: bool) -> bool:
         return False
     latest = (source.latest for source in sources.values() if source.active)
     return any(hurts(harm(s.job_slowdown_ratio, s.slowdown_ratio), before) for s in latest)
+
+
+def _slowed(slow: SlowTime, sources: Mapping[str, Source], s: Suspicion, *, hurts: bool) -> SlowTime:
+    """Return for how long a case has slowed its job, with what ``s`` adds."""
+    if harm(s.job_slowdown_ratio, s.slowdown_ratio) is None:
+        return slow
+    if not hurts:
+        return slow.passed(s.ts)
+    active = (source.latest for source in sources.values() if source.active)
+    ratios = (harm(other.job_slowdown_ratio, other.slowdown_ratio) for other in active)
+    return slow.extended(s.onset, s.ts, max(ratio for ratio in ratios if ratio is not None))
 
 
 def _onset(s: Suspicion) -> tuple[float, float, float]:

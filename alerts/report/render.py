@@ -16,12 +16,13 @@ from alerts.kinds import kind_of
 from alerts.reasoning import hang
 from alerts.reasoning.calibration import Basis
 from alerts.reasoning.fusion import basis_of, cause, confidence
+from alerts.reasoning.sustained import is_sustained
 from alerts.report.action import action, watch
 from alerts.report.advice import Loss, advice
 from alerts.report.cost import lost_per_hour
 from alerts.report.eviction import eviction, in_words
 from alerts.report.recovery import asked_for
-from alerts.report.severity import impact, is_sustained, isolated, milder, severity
+from alerts.report.severity import impact, isolated, milder, severity
 from alerts.report.slow_group import model_of, slow_group
 from alerts.report.title import places, title
 from slowrank.telemetry import Evidence, Subject, Suspicion
@@ -73,6 +74,8 @@ class _Brief:
     cause: Cause
     hurt: bool
     """Whether its cause slows a job."""
+    sustained: bool
+    """Whether that is worth a page."""
     last_seen_at: float
     lost: float
     """GPU-hours, up to ``last_seen_at``."""
@@ -171,6 +174,7 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
         confidence=round(sure, 4),
         cause=_cause(case, own, suspicions),
         hurt=hurt,
+        sustained=is_sustained((case, *helpers), suspicions),
         last_seen_at=seen,
         lost=case.account.lost,
         rate=math.fsum(c.account.per_hour(live=c.live) for c in accounts),
@@ -256,7 +260,7 @@ def _severity(brief: _Brief) -> Severity:
         brief.subject,
         own=own,
         hurt=brief.hurt,
-        sustained=is_sustained(brief.job_slowdown_ratio, brief.last_seen_at - brief.case.onset[0]),
+        sustained=brief.sustained,
         confidence=brief.confidence,
         basis=brief.basis,
     )

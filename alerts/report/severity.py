@@ -19,12 +19,6 @@ WORST: Mapping[Basis, Severity] = {
 }
 
 
-# A slowdown of a job by less pages nobody before it has lasted for so many seconds. Chosen: saving in the
-# background, profiling and neighbours on the host slow a machine by as much for a minute or two, and five
-# minutes of it cost a job half a minute.
-SMALL, SUSTAINED_SECONDS = 1.10, 300.0
-
-
 def impact(confidence: float, basis: Basis) -> Severity:
     """Return the severity of a machine that measurably slows a job.
 
@@ -51,11 +45,6 @@ def isolated(kind: str, stated: Iterable[Severity | None]) -> bool:
     return kind_of(kind).pages == "repeated" and ORDER.index(milder(kind, stated)) < ORDER.index("error")
 
 
-def is_sustained(job_slowdown: float | None, seconds: float) -> bool:
-    """Return whether a slowdown of a job that has lasted for so many ``seconds`` is worth a page."""
-    return seconds >= SUSTAINED_SECONDS or (job_slowdown is not None and job_slowdown >= SMALL)
-
-
 def severity(
     kind: str,
     subject: Subject,
@@ -67,7 +56,7 @@ def severity(
     basis: Basis,
 ) -> Severity:
     """Return ``own``, or that of the ``impact`` if graver, where a machine measurably slows a job (``hurt``);
-    not critical before that is ``sustained``.
+    not critical before that is ``sustained`` (``alerts.reasoning.sustained``).
 
     A job without an outlier is never above warning, however slow it is.
     """

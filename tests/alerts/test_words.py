@@ -12,7 +12,7 @@ from alerts.kinds import KINDS, kind_of
 from alerts.report.action import action, paging
 from alerts.report.advice import Loss, advice
 from alerts.report.cost import ActionCosts, lost_per_hour
-from alerts.report.severity import ORDER, is_sustained, isolated, milder, severity
+from alerts.report.severity import ORDER, isolated, milder, severity
 from alerts.report.title import MAX_TITLE, place_in_text, places, title
 from slowrank.telemetry import Subject
 
@@ -63,15 +63,6 @@ def test_severity(kind, subject, hurt, confidence, basis, expected):
     # What may pass pages nobody, but for what the kind states by itself.
     milder_one = expected if own == expected else min(expected, "error", key=ORDER.index)
     assert severity(kind, subject, **known, sustained=False) == milder_one
-
-
-@pytest.mark.parametrize(
-    ("job_slowdown", "seconds", "expected"),
-    [(1.08, 60.0, False), (1.08, 300.0, True), (1.10, 5.0, True), (None, 299.0, False), (None, 300.0, True)],
-)
-def test_a_small_slowdown_pages_once_it_has_lasted(job_slowdown, seconds, expected):
-    """From a tenth on at once."""
-    assert is_sustained(job_slowdown, seconds) is expected
 
 
 @pytest.mark.parametrize(

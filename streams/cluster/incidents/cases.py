@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import reduce
 
 import msgspec
 
@@ -9,6 +10,7 @@ from alerts.cases.case import Case
 from alerts.cases.gathered import gathered_sources
 from alerts.cases.gpu_hours_lost import GpuHoursLost
 from alerts.cases.lifecycle import transition
+from alerts.cases.slow_time import SlowTime
 from alerts.cases.source import Source
 from slowrank.telemetry import Suspicion
 from streams.cluster.incidents.kinds import EVERYWHERE
@@ -45,6 +47,8 @@ def revived(before: Case | None, suspicion: Suspicion) -> Case | None:
         ended_at=None,
         cleared_at=None,
         occurrences=before.occurrences + 1,
+        slow=before.slow.anew(),
+        sustained=False,
         sources={"domains": Source(suspicion)},
     )
 
@@ -93,6 +97,7 @@ def summed(incident: Case, members: list[Case]) -> Case:
         cleared_at=ended,
         flaps=max(m.flaps for m in members),
         hurts=any(m.hurts for m in members),
+        slow=reduce(SlowTime.longest, (m.slow for m in members), incident.slow),
         account=replace(
             incident.account,
             lost=max(incident.account.lost, math.fsum(m.account.lost for m in members)),

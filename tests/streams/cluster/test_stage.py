@@ -161,7 +161,10 @@ def test_relapse_within_a_day_keeps_the_id():
 
 def test_a_page_begins_with_the_command_that_keeps_other_jobs_away():
     """A critical finding about a machine has its drain commands, though diagnostics are what it asks for."""
-    last, _ = run(slow(overwhelming=True))
+    first, _ = run(slow(overwhelming=True))
+    assert first["straggler.fail_slow", "rank"].severity == "error"
+    # At 1.3x it has cost half a minute after a hundred seconds.
+    last, _ = run(slow(overwhelming=True), slow(110, state="update", overwhelming=True), until=110)
     found = last["straggler.fail_slow", "rank"]
     assert (found.severity, found.action.code) == ("critical", "RUN_DIAG")
     assert [command.split()[0] for command in found.action.commands] == ["scontrol", "kubectl"]

@@ -32,7 +32,7 @@ def job_side(draw):
         "subject": Subject(type="job", cluster="c", job_id="j") if hang else rank,
         "overwhelming": draw(st.booleans()),
         "log_likelihood_ratio": 5.0,
-        "job_slowdown_ratio": draw(st.sampled_from([1.0, 1.2])),
+        "job_slowdown_ratio": draw(st.sampled_from([1.0, 1.2, 2.0])),
         "gpus": 16,
         "nodes": 1,
     }

@@ -27,7 +27,7 @@ ELSEWHERE = {
 MAY_WARN = {"slowrank doctor"}
 # What a page promises of one of its commands.
 FOUND = {
-    "README.md": ("slowrank replay steps.csv", "critical  Rank 5 of job job is 1.20x slower than 7 peers"),
+    "README.md": ("slowrank replay steps.csv", "error     Rank 5 of job job is 1.20x slower than 7 peers"),
     "docs/quickstart.md": (
         "slowrank replay trace.ndjson.gz",
         "sim-0001 GPU 2 (rank 6) is 1.19x slower than 7 peers",

@@ -40,6 +40,11 @@ _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
 # Missing is the smallest integer of a type; its complement is the largest.
 _LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSING}
 _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
+
+# Rows over 1, and their share, from which on a metric is taken for a percentage. Chosen: single wrong values
+# say nothing of the others.
+_PERCENTAGES, _PERCENTAGES_SHARE = 10, 0.01
+
 Node = tuple[str, str]
 """Cluster and name of a node."""
 
@@ -272,17 +277,23 @@ class _Samples:
 
     def __init__(self) -> None:
         self._ticks: dict[tuple[Any, ...], list[Row]] = {}
+        # Rows of each ratio that may be right, and those that are percentages.
+        self._ratios: Counter[str] = Counter()
+        self._percentages: Counter[str] = Counter()
 
     def add(self, row: Row) -> None:
         if unknown := unknown_metric(row["metric"]):
             raise BadRecord("unknown_name", str(unknown))
         row["value"] = number_of(row, "value")
         if found := fault(row):
+            self._percentages[row["metric"]] += row["metric"].endswith("_ratio") and row["value"] > 1
             raise found[1]
+        self._ratios[row["metric"]] += row["metric"].endswith("_ratio")
         key = (row["ts"], str(row.get("cluster") or "default"), str(row["node"]), str(row.get("seq", "")))
         self._ticks.setdefault(key, []).append(row)
 
     def records(self, found: Read) -> Iterator[Record]:
+        self._set_percentages_aside(found)
         numbers: Counter[tuple[str, str]] = Counter()
         for key in sorted(self._ticks):
             rows = self._ticks[key]
@@ -296,6 +307,23 @@ class _Samples:
             except BadRecord as error:
                 found.rows -= len(rows)
                 found.set_aside(f"samples of {key[2]!r:.40} at {key[0]}", error, len(rows))
+
+    def _set_percentages_aside(self, found: Read) -> None:
+        """Set aside what is left of metrics that are percentages in many rows: 1 of them is no ratio of 1."""
+        for metric, over in sorted(self._percentages.items()):
+            left = self._ratios[metric]
+            if left and over >= _PERCENTAGES and over >= _PERCENTAGES_SHARE * (over + left):
+                detail = (
+                    f"{metric} is a percentage in {over:,} rows, and so in the {left:,} others, although "
+                    "these are from 0 to 1; all are to be divided by 100"
+                )
+                found.rows -= left
+                found.bad["bad_number"] += left
+                # First: the examples of single rows may be as many as are shown.
+                found.examples.insert(0, detail)
+                for key, rows in self._ticks.items():
+                    self._ticks[key] = [row for row in rows if row["metric"] != metric]
+        self._ticks = {key: rows for key, rows in self._ticks.items() if rows}
 
 
 def _pieces(cuts: list[int]) -> Iterator[tuple[int, int]]:

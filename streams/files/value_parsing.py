@@ -1,6 +1,7 @@
 """Parses single values of a row, as the file formats write them, to the types of a record."""
 
 import math
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,16 +18,25 @@ _LARGEST_FLOAT = 3e38
 
 _MAY_DIVERGE = ("loss", "grad_norm")
 
+# What tables of nvidia-smi and data frames hold where there is no number.
+_NO_NUMBER = frozenset(("", "-", "n/a", "na", "[n/a]", "[not supported]", "none", "null"))
+
+# A date as nvidia-smi writes it, 2024/04/05.
+_SLASHES = re.compile(r"(\d{4})/(\d{2})/(\d{2})(?=\D|$)")
+
 
 def time_of(value: Any) -> float:
-    """Return Unix seconds from Unix seconds or RFC 3339 (UTC without an offset). Raises ``BadRecord``."""
+    """Return Unix seconds from Unix seconds, RFC 3339 or a date with slashes (UTC without an offset).
+
+    Raises ``BadRecord``.
+    """
     if isinstance(value, bool):
         raise BadRecord("bad_time", f"ts is {value}, no time")
     try:
         ts = float(value) if not isinstance(value, datetime) else _utc(value)
     except (TypeError, ValueError):
         try:
-            ts = _utc(datetime.fromisoformat(str(value)))
+            ts = _utc(_moment(str(value)))
         except ValueError as error:
             raise BadRecord(
                 "bad_time", f"ts {str(value)[:40]!r} is neither Unix seconds nor RFC 3339"
@@ -42,10 +52,14 @@ def lacks_zone(value: Any) -> bool:
     """Return whether a time of a row is a date and time of day without an offset from UTC."""
     if isinstance(value, str) and ":" in value:
         try:
-            value = datetime.fromisoformat(value)
+            value = _moment(value)
         except ValueError:
             return False
     return isinstance(value, datetime) and value.tzinfo is None
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(_SLASHES.sub(r"\1-\2-\3", text.strip(), count=1))
 
 
 def _utc(moment: datetime) -> float:
@@ -64,7 +78,7 @@ def text_of(row: Row, name: str, default: str) -> str:
 def number_of(row: Row, name: str) -> float:
     """Return a number, NaN where missing. Raises ``BadRecord`` for other values."""
     value = row.get(name)
-    if value is None:
+    if value is None or (isinstance(value, str) and value.strip().lower() in _NO_NUMBER):
         return math.nan
     if isinstance(value, bool):
         # In Python true is 1; as a duration or a count it is an error.

@@ -13,8 +13,8 @@ from slowrank.telemetry import (
     decode_sample,
     decode_steps,
     encode,
-    json_rows,
 )
+from slowrank.telemetry.rows import json_rows
 
 IDENTITY = NodeIdentity(cluster="c", node="n1", boot_id="boot-1")
 

@@ -214,6 +214,21 @@ def test_a_value_that_its_metric_cannot_have_is_set_aside(tmp_path):
     ]
 
 
+def test_one_percent_is_not_taken_for_a_ratio_of_one(tmp_path):
+    """Where a metric is a percentage in many rows it is one in all; single wrong values discredit nothing."""
+    used, power = (
+        {"node": "n", "instance": "0", "metric": m} for m in ("gpu.utilization_ratio", "gpu.power_watts")
+    )
+    rows = [used | {"ts": t, "value": 97 if t % 2 else t % 4 // 2} for t in range(1000, 1040)]
+    rows += [power | {"ts": t, "value": 412} for t in range(1000, 1020)]
+    read = read_records([write(tmp_path / "s.ndjson", *rows)])
+    assert (read.rows, dict(read.bad)) == (20, {"bad_number": 40})
+    assert "gpu.utilization_ratio is a percentage in 20 rows, and so in the 20 others" in read.examples[0]
+
+    few = [used | {"ts": t, "value": 97 if t < 1009 else 1} for t in range(1000, 1040)]
+    assert read_records([write(tmp_path / "few.ndjson", *few)]).rows == 31
+
+
 def test_a_file_that_breaks_off_gives_what_was_whole(tmp_path):
     """A truncated gzip file gives its whole lines and one bad one."""
     noise = random.Random(2)

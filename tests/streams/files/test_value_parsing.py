@@ -18,6 +18,7 @@ from streams.files.value_parsing import EARLIEST_SECONDS, integer_of, lacks_zone
         ("2026-11-20T07:41:12Z", 1795160472.0),
         (datetime.fromisoformat("2026-11-20T07:41:12"), 1795160472.0),
         (datetime(2026, 11, 20, 7, 41, 12, tzinfo=UTC), 1795160472.0),
+        ("2026/11/20 07:41:12.000", 1795160472.0),
         (0, EARLIEST_SECONDS),
     ],
 )
@@ -34,6 +35,7 @@ def test_times(told, seconds):
         ("2026-11-20T07:41:12Z", False),
         ("2026-11-20T07:41:12+01:00", False),
         ("2026-11-20 07:41:12.5", True),
+        ("2026/11/20 07:41:12.500", True),
         (datetime.fromisoformat("2026-11-20T07:41:12"), True),
         (datetime(2026, 11, 20, 7, 41, 12, tzinfo=UTC), False),
         ("at 7:41", False),
@@ -51,6 +53,13 @@ def test_what_is_no_time(told):
     with pytest.raises(BadRecord) as caught:
         time_of(told)
     assert caught.value.reason == "bad_time"
+
+
+@pytest.mark.parametrize("told", ["N/A", "[N/A]", "[Not Supported]", "-", " ", "null"])
+def test_what_tables_write_for_no_number_is_missing(told):
+    """As nvidia-smi does for what a GPU does not have: the rest of the row counts."""
+    assert math.isnan(number_of({"temp": told}, "temp"))
+    assert integer_of({"gpu_index": told}, "gpu_index") == MISSING_INT
 
 
 @pytest.mark.parametrize("read", [number_of, integer_of])

@@ -223,7 +223,25 @@ GPU_STATES = (
         Symptom("clock.low", "clocks", "warning", 2.0),
         "slowrank",
     ),
-    # These last: clocks that are so low are a finding without step times, too.
+    # These last: clocks that are so low, or are held down for so long, are a finding without step times, too.
+    StateRule(
+        "hw_thermal_stays",
+        "HW thermal bit (64), not idle",
+        "gpu.throttle_reasons",
+        _reason(HW_THERMAL),
+        Debounce(hold=FAR_LOW_HOLD_SECONDS),
+        Symptom("throttle.thermal", "clocks", "warning", 3.0, alone=True),
+        "NVML bit, slowrank hold",
+    ),
+    StateRule(
+        "power_brake_stays",
+        "power brake bit (128), not idle",
+        "gpu.throttle_reasons",
+        _reason(POWER_BRAKE),
+        Debounce(hold=FAR_LOW_HOLD_SECONDS),
+        Symptom("throttle.power", "clocks", "warning", 3.0, alone=True),
+        "NVML bit, slowrank hold",
+    ),
     _far_low_rule("clock", "no reason stated and no software power cap (4)", _far_low(0), "clock.low", 2.0),
     _far_low_rule(
         "thermal",

@@ -46,6 +46,37 @@ def memory(wait, *, seconds=600):
         )
 
 
+def throttled(bit, *, util=0.99, seconds=600):
+    """A node of four GPUs whose clocks nobody reads, of which one states from the onset on why it is slow."""
+    for t in range(0, seconds, TICK):
+        gpus = [
+            {
+                "gpu.utilization_ratio": util,
+                "gpu.throttle_reasons": bit if gpu == 2 and t >= ONSET else 0,
+            }
+            for gpu in range(4)
+        ]
+        yield NodeSample(
+            schema=1,
+            cluster="c",
+            node="n",
+            boot_id="b",
+            seq=t,
+            ts=T0 + t,
+            gpu_ids=tuple("0123"),
+            gpu=pack(GPU_V1, gpus),
+            host=pack(HOST_V1, [{"host.load1": 4.0}]),
+        )
+
+
+@pytest.mark.parametrize(("bit", "kind"), [(0x40, "throttle.thermal"), (0x80, "throttle.power")])
+def test_a_gpu_whose_hardware_holds_it_down_for_minutes_is_told(bit, kind):
+    """The driver says so itself; no clock and no step time is needed."""
+    [(key, after)] = found(throttled(bit)).items()
+    assert key == (kind, "warning")
+    assert 180 <= after <= 180 + 2 * TICK
+
+
 def test_a_port_that_stays_slow_is_told():
     [(key, after)] = found(ports({"nic.port.speed_bits_per_second": 200e9})).items()
     assert key == ("link.nic_slow", "warning")
@@ -72,8 +103,19 @@ def test_a_host_that_stays_short_of_memory_is_told():
         ports({"nic.port.speed_bits_per_second": 390e9}),
         memory(0.35, seconds=ONSET + 240),
         memory(0.05),
+        throttled(0x40, seconds=ONSET + 150),
+        throttled(0x20),
+        throttled(0x41),
     ],
-    ids=["slow for a while", "rounded", "short of memory for a while", "a little short"],
+    ids=[
+        "slow for a while",
+        "rounded",
+        "short of memory for a while",
+        "a little short",
+        "hot for a while",
+        "software thermal control",
+        "idle",
+    ],
 )
 def test_what_passes_or_is_little_is_not(samples):
     assert found(samples) == {}

@@ -74,10 +74,16 @@ def backtest(
         tunings = [tuning.with_region(region) for tuning in tunings]
     read = _read(files)
     pipelines = [_pipeline(tuning) for tuning in tunings]
-    found = [_final(read, pipeline, tuning) for pipeline, tuning in zip(pipelines, tunings, strict=True)]
+    suspected: set[str] = set()
+    found = [
+        _final(read, pipeline, tuning, suspected) for pipeline, tuning in zip(pipelines, tunings, strict=True)
+    ]
     if compare is None:
         _put(output, as_ndjson(found[0]))
         _summary(read, pipelines[0], counted(len(found[0]), "finding"))
+        if suspected and not found[0]:
+            doubtful = counted(len(suspected), "suspicion")
+            typer.secho(f"{doubtful} that nothing else confirmed; slowrank replay prints what", err=True)
     else:
         _summary(read, pipelines[1], _compared(found[0], found[1], output))
 
@@ -126,12 +132,17 @@ def _pipeline(tuning: "Tuning") -> "Pipeline":
     return local_pipeline(tuning)
 
 
-def _final(read: "Read", pipeline: "Pipeline", tuning: "Tuning") -> "list[Finding]":
-    """Return the findings as they would be stored, with their runbooks."""
+def _final(read: "Read", pipeline: "Pipeline", tuning: "Tuning", suspected: set[str]) -> "list[Finding]":
+    """Return the findings as they would be stored, with their runbooks; note what was suspected (ids)."""
     from alerts.report.runbook import with_runbook
     from streams.files.replay import final_versions, findings_of
 
-    found = final_versions(findings_of(tracked(read.records, "detecting"), pipeline))
+    def noted(findings: "Iterable[Finding]") -> "Iterator[Finding]":
+        for finding in findings:
+            suspected.add(finding.id)
+            yield finding
+
+    found = final_versions(noted(findings_of(tracked(read.records, "detecting"), pipeline)))
     return [with_runbook(finding, tuning.finding(finding.subject.cluster).runbooks) for finding in found]
 
 

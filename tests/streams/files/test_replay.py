@@ -175,6 +175,23 @@ def test_bad_lines_are_summed_up_on_stderr(slow_job, tmp_path):
     assert "set aside: 1 rows, undecodable" in result.stderr
 
 
+def test_what_was_only_suspected_is_counted_where_nothing_was_found(tmp_path):
+    """One sign of a fault that nothing else confirms is no finding, and no reason to say that all is well."""
+    path = tmp_path / "hot.ndjson"
+    hot = {"node": "n", "metric": "gpu.throttle_reasons"}
+    used = {"node": "n", "metric": "gpu.utilization_ratio", "value": 0.99}
+    rows = [
+        row | {"ts": 1_795_160_000 + t, "instance": str(gpu)}
+        for t in range(90)
+        for gpu in range(4)
+        for row in (hot | {"value": 64 if gpu == 2 and t > 30 else 0}, used)
+    ]
+    path.write_text(lines(rows))
+    result = backtest(path)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "0 findings; 720 rows read\n1 suspicion that nothing else confirmed" in result.stderr
+
+
 def test_a_rank_whose_loss_is_nan_is_not_missing(tmp_path):
     """Python writes NaN into JSON: the rest of such rows counts, and it is said how the loss was read."""
     path = tmp_path / "nan.ndjson"

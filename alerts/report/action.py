@@ -111,7 +111,7 @@ def check_uplinks(subject: Subject) -> Action:
 
 def drain(nodes: Sequence[str], finding_id: str, why: str) -> tuple[str, ...]:
     """Return the commands after which no other job starts on the nodes, by workload manager."""
-    reason = shlex.quote(f"slowrank {finding_id[:12]} {why}")
+    reason = shlex.quote(f"slowrank {finding_id} {why}")
     return (
         f"scontrol update nodename={shlex.quote(','.join(nodes))} state=drain reason={reason}",
         f"kubectl cordon {' '.join(shlex.quote(node) for node in nodes)}",

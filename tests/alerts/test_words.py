@@ -241,7 +241,7 @@ def test_a_machine_that_has_cost_a_restart_is_drained():
     drained = told("straggler.fail_slow", cause="throttle.thermal", lost=400.0)
     assert (drained.code, drained.advice.decision) == ("DRAIN_NODE", "evict")
     assert drained.commands[0] == (
-        "scontrol update nodename=gpu-0423 state=drain reason='slowrank fnd_01JD7Q4Y throttle.thermal'"
+        "scontrol update nodename=gpu-0423 state=drain reason='slowrank fnd_01JD7Q4Y6R8V throttle.thermal'"
     )
     assert "cooling" in drained.text
     assert "which pays for a restart (333 GPU-h)" in drained.text

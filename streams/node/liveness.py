@@ -20,7 +20,12 @@ Kind = Literal["exporter.stale", "node.silent"]
 # Reports in a row that must be missing. Chosen: three may be lost or late without a suspicion.
 _MISSED = 4
 
-# Seconds that the second record of a node may take. Chosen: the longest interval that is usual for metrics of
+# Gaps between records of a node that show its rate, from the third on: the longest, and of six the second
+# longest, as a report may be lost. Chosen: what other systems collect comes from two or three exporters a
+# node, each at its own moment.
+_RECENT, _LEAST = 6, 3
+
+# Seconds that each of the first records of a node may take. Chosen: the longest interval that is usual for metrics of
 # other systems, five minutes (those of clouds), and a quarter of it for what comes late.
 _FIRST_GAP = 375.0
 
@@ -32,14 +37,14 @@ _ROUNDING = 1e-3
 
 @dataclass(slots=True)
 class _Node:
-    """When a node last sent a record, the ``gap`` before that, and which suspicions about it are open.
+    """When a node last sent a record, the gaps before its ``recent`` ones, and which suspicions are open.
 
     ``until`` is the event time of the last suspicion about its silence; ``left``: no longer expected.
     """
 
     location: Location
     last: float
-    gap: float = math.inf
+    recent: tuple[float, ...] = ()
     raised: set[Kind] = field(default_factory=set)
     certain: bool = False
     unheard: bool = False
@@ -91,9 +96,10 @@ class Liveness:
             self._add(location, ts)
             return found
         node.certain = node.unheard = node.left = False
-        node.location, node.last, node.gap = location, max(node.last, ts), abs(ts - node.last)
+        node.recent = (*node.recent[1 - _RECENT :], abs(ts - node.last))
+        node.location, node.last = location, max(node.last, ts)
         # A lower bound of its deadline, cheaper than the deadline itself, which is hardly ever reached.
-        wait = max(self._soonest, min(_MISSED * node.gap - _ROUNDING, self._latest))
+        wait = max(self._soonest, min(self._missed(node) - _ROUNDING, self._latest))
         self._due.note(node.last + wait)
         return found
 
@@ -132,9 +138,11 @@ class Liveness:
     def _missed(self, node: _Node) -> float:
         """Return the seconds in which a node misses ``_MISSED`` reports at its own rate.
 
-        The rate is unknown after its first record.
+        The rate is unknown after its first records.
         """
-        return _MISSED * node.gap if math.isfinite(node.gap) else max(self._config.silent, _FIRST_GAP)
+        if len(node.recent) < _LEAST:
+            return max(self._config.silent, _FIRST_GAP)
+        return _MISSED * sorted(node.recent)[-1 if len(node.recent) < _RECENT else -2]
 
     def _deadline(self, node: _Node) -> float:
         """Return an event time before which nothing is due about a node, unless it sends again."""

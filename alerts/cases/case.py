@@ -137,4 +137,19 @@ def case_subject(s: Suspicion) -> Subject:
 
 def case_key(s: Suspicion) -> str:
     """Return the dedup key of the finding that a suspicion argues for: it names the case."""
-    return dedup_key(case_subject(s), case_kind(s))
+    part = slowed_part(s)
+    return dedup_key(case_subject(s), case_kind(s)) + (f"/{part}" if part else "")
+
+
+def slowed_part(s: Suspicion) -> str:
+    """Return what of a slow job has become slow, where no machine stands out; empty for uneven work.
+
+    Uneven work is how a job is built and lasts as long as the job does: under one key it would hide what
+    happens later, or lend it its onset and cost.
+    """
+    if not kind_of(s.kind).no_culprit or not s.hypotheses:
+        return ""
+    likeliest = min(s.hypotheses, key=lambda name: (-s.hypotheses[name], name))
+    if likeliest.partition(".")[0] == "imbalance":
+        return ""
+    return "transfers" if kind_of(likeliest).transfers == "slow" else "waits"

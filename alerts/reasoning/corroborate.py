@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from alerts.cases.case import Case
+from alerts.cases.case import Case, slowed_part
 from alerts.cases.update import is_repeat
 from alerts.config import FindingConfig
 from alerts.kind import Standing
@@ -106,10 +106,10 @@ def related(a: Case, b: Case, config: FindingConfig) -> bool:
     """Return whether two cases of one scope have one cause.
 
     Either they began together, or the later one is a symptom that began while the earlier, a defect,
-    was still there.
+    was still there. Uneven work of a job explains nothing else that makes it slow.
     """
     # The times first, which cost least: each case of a scope is compared with all others.
-    return _dates_agree(a, b, config.agree_within_seconds) and same_place(a, b)
+    return _dates_agree(a, b, config.agree_within_seconds) and same_place(a, b) and not _only_one_uneven(a, b)
 
 
 def _dates_agree(a: Case, b: Case, window: float) -> bool:
@@ -120,6 +120,14 @@ def _dates_agree(a: Case, b: Case, window: float) -> bool:
         return False
     defect = earlier.rule.standing in (Standing.CAUSE, Standing.FATAL)
     return defect and later.rule.standing is Standing.SYMPTOM
+
+
+def _only_one_uneven(a: Case, b: Case) -> bool:
+    """Return whether of two cases of slow jobs without a culprit one is about uneven work."""
+    if not (a.rule.no_culprit and b.rule.no_culprit):
+        return False
+    one, two = ({slowed_part(s) for s in case.suspicions()} for case in (a, b))
+    return ("" in one) != ("" in two)
 
 
 def _as_planned(case: Case) -> bool:

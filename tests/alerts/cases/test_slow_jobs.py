@@ -47,7 +47,7 @@ def findings(*suspicions, until=2000.0):
     return sorted(
         (f.dedup_key.removeprefix("c/job/j1/"), f.cause.hypothesis, f.onset - T0, f.gpu_hours_lost, f.status)
         for f in last.values()
-        if f.group_key is None
+        if f.group_key is None and f.cause is not None
     )
 
 

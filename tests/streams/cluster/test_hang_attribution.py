@@ -276,14 +276,18 @@ def test_what_slows_no_transfers_does_not_explain_them(port, transfers):
     assert ("opened", "straggler.job_wide") in told(versions)
 
 
-def test_transfers_that_turn_out_to_be_work_end_with_the_work_and_the_port_with_itself():
-    """What the steps say of a job may change its mind: the port no longer tells of it, nor waits for it."""
+def test_uneven_work_that_is_found_beside_slow_transfers_is_no_part_of_their_port():
+    """The port tells of the transfers alone, and each ends with itself."""
     work = slow_transfers(160, 100, hypothesis="imbalance.workload")
     faulty, transfers = port("link.nic_slow", 104, 101), slow_transfers(113, 100)
-    over = [replace(s, state="clear", ts=T0 + 300) for s in (work, faulty)]
+    over = [replace(s, state="clear", ts=T0 + 300) for s in (transfers, work, faulty)]
     versions = run(*announced(), faulty, transfers, work, *over, until=4000)
     assert last(versions, "link.nic_slow").status == "resolved"
-    assert last(versions, "straggler.job_wide").status == "resolved"
+    ends = {f.dedup_key: (f.status, f.group_key) for f in versions if f.kind == "straggler.job_wide"}
+    assert ends == {
+        "c/job/j1/straggler.job_wide": ("resolved", None),
+        "c/job/j1/straggler.job_wide/transfers": ("resolved", "c/nic/n1:mlx5_0:1/link.nic_slow"),
+    }
 
 
 def test_jobs_that_were_slow_long_ago_are_not_shown_again(monkeypatch):

@@ -111,6 +111,24 @@ def test_uneven_work_is_a_finding_without_a_rank(tmp_path):
     assert finding["severity"] in ("info", "warning")
 
 
+@pytest.mark.parametrize("uneven", [True, False])
+def test_transfers_that_become_slower_beside_uneven_work_have_their_own_onset_and_cost(tmp_path, uneven):
+    """The packing costs since the start; with even work the transfers are all there is, and cost as much."""
+    work = healthy(steps=300) * (packed(steps=300) if uneven else 1.0)
+    table = synchronous(work)
+    comm = np.full_like(work, 0.05)
+    comm[ONSET:] *= 8.0
+    step = table.step + comm
+    table = dataclasses.replace(table, comm=comm, step=step, ts=table.ts[0] + np.cumsum(step[:, 0]))
+    *work_of, transfers = found(tmp_path, table, columns=("compute", "wait", "comm"))
+    assert [f["cause"]["hypothesis"] for f in work_of] == ["imbalance.workload"] * uneven
+    assert all(seconds_of(f["onset"]) <= table.ts[1] for f in work_of)
+    assert transfers["cause"]["hypothesis"] == "congestion"
+    assert abs(seconds_of(transfers["onset"]) - table.ts[ONSET]) < 3.0
+    truth = RANKS * 0.35 * (300 - ONSET) / 3600
+    assert transfers["gpu_hours_lost"] == pytest.approx(truth, rel=0.2)
+
+
 @pytest.mark.parametrize(("columns", "cause"), [(("compute", "data"), "data"), (("compute",), "unmeasured")])
 def test_a_wait_of_all_ranks_is_a_finding_without_a_rank(tmp_path, columns, cause):
     """It says since when, what it costs, and where to look."""

@@ -34,6 +34,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from detectors.peers.attempt_before import STEPS, AttemptBefore
 from detectors.peers.batches import Batches
 from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
@@ -146,7 +147,8 @@ class Ratios:
     ``replicas`` holds which ranks work on the same batch, in other stages or shards of the model, on several
     machines, ``shards`` which have the same part of a layer, ``nodes`` [ranks] which share a machine,
     ``positions`` which may take longer together. ``batches`` tell who works on one batch, where there are no
-    coordinates and amounts of work show it. ``left_out`` are those whose machines are suspected: no rank is
+    coordinates and amounts of work show it. ``before`` is what the attempt before the last restart showed of
+    ranks, where their layout is the same. ``left_out`` are those whose machines are suspected: no rank is
     compared with them. Of the ratios of those ``apart`` no batch is taken out, for their replica is slow.
     ``most_of_job`` has the ranks of the machine with more than half of all, where there is one, and the
     others. ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at
@@ -190,6 +192,8 @@ class Ratios:
             positions = none if self.roles_known else Positions.from_numbers(np.arange(ranks), none.node)
         self.positions = positions
         self.batches: Batches | None = None
+        self.before: AttemptBefore | None = None
+        self._by_times: Ints | None = None
         self.replicas = replicas
         self._share_batches = self._has_positions = False
         self.settled = 0
@@ -227,6 +231,24 @@ class Ratios:
         """Whether a stage is distinguished from machines by who is in it, and not by how it stands."""
         return self.roles_known or self.batches is not None
 
+    def learnt(self) -> AttemptBefore | None:
+        """Return what the steps show of ranks, for the next attempt; None where roles are not known by times
+        alone, or from too few steps."""
+        if self._by_times is None or self.asynchronous or self.source != "compute" or self.settled < STEPS:
+            return None
+        role = nan_median(self.history.last("role", STEPS))
+        return AttemptBefore(self._by_times, nan_median(_logs(self.history.last("compute", STEPS))), role)
+
+    def slowed_since_restart(self, slow: Bools, *, size: float) -> bool:
+        """Return whether ``slow`` [ranks] are those of one node that was level with its role before the job
+        was restarted with the same work: it is no stage."""
+        before = self._same_before()
+        return before is not None and before.slowed_since(slow, self.nodes, size=size)
+
+    def _same_before(self) -> AttemptBefore | None:
+        levels = nan_median(_logs(self.history.last("compute", min(self.history.count, self.config.learn))))
+        return self.before if self.before is not None and self.before.is_same_work(levels) else None
+
     def mates(self, rank: int) -> Bools:
         """Return who shares the role of ``rank``, without itself, [ranks]."""
         mates: Bools = self.groups.index == self.groups.index[rank]
@@ -243,7 +265,7 @@ class Ratios:
         if changed:
             self.settled, self._level, self.work, self._roles_settled = 0, None, None, self.roles_known
             self._share_batches = self._has_positions = False
-            self.groups, self._small_classes = self._roles, None
+            self.groups, self._small_classes, self._by_times = self._roles, None, None
             self.left_out = np.zeros(self.ranks, dtype=np.bool_)
             self.apart = np.zeros(self.ranks, dtype=np.bool_)
         self.source = source
@@ -526,6 +548,9 @@ class Ratios:
             if roles is None:
                 found = roles_from_times(v, self.nodes, self.batches, floor=self.config.floor)
                 roles = self.positions.regular(found)
+                if (before := self._same_before()) is not None:
+                    roles = before.unless_one_node(roles, self.nodes)
+                self._by_times = roles
             self.groups = PeerGroups.of(roles)
         self._rewrite(v, self._role_ratio(v))
 

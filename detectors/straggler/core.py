@@ -15,6 +15,7 @@ import numpy.typing as npt
 from detectors.changepoint.offline_segmentation import OfflineCheck
 from detectors.job.job_wide import JobWide
 from detectors.job.waits.slow_network import SlowNetwork
+from detectors.peers.attempt_before import AttemptBefore
 from detectors.peers.job_kind import Kind
 from detectors.peers.ratios import StepTimes
 
@@ -235,4 +236,12 @@ class DecisionCore(Protocol):
 
     def resume(self, held: Iterable[HeldSlow]) -> None:
         """Take ranks as slow that were found so before the core was made, until they recover."""
+        ...
+
+    def learnt(self) -> AttemptBefore | None:
+        """Return what the steps show of ranks, for the core of the next attempt; None while too few do."""
+        ...
+
+    def take_before(self, before: AttemptBefore) -> None:
+        """Take what the attempt before showed of the ranks, before the first step."""
         ...

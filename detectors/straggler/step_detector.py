@@ -36,6 +36,7 @@ import numpy.typing as npt
 from detectors.job.job_wide import JobWideWatch
 from detectors.job.waits.slow_network import NetworkWatch
 from detectors.job.waits.stalls import Stalls
+from detectors.peers.attempt_before import AttemptBefore
 from detectors.peers.intermittence import AGAIN
 from detectors.peers.job_kind import VARIABLE_DISPERSION
 from detectors.peers.node_effects import LATELY, alike, scatter, step_noise
@@ -313,6 +314,14 @@ class StragglerDetector:
         for slow in held:
             self.channels[slow.timing].find(slow.rank, size=slow.size, job_pace=slow.job_pace)
         self._groups.resume(np.flatnonzero(self.channels["compute"].raised))
+
+    def learnt(self) -> AttemptBefore | None:
+        """Return what the steps show of ranks, for the next attempt; None while too few do."""
+        return self.ratios.learnt()
+
+    def take_before(self, before: AttemptBefore) -> None:
+        """Take what the attempt before showed of the ranks, before the first step."""
+        self.ratios.before = before
 
     def _slow_since_start(self, timing: Timing) -> tuple[SlowRank, ...]:
         """Return ranks newly found far slower than their peers in the first steps, before noise is known."""

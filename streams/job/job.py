@@ -7,6 +7,7 @@ from dataclasses import replace
 from detectors.straggler.core import DecisionCore, HeldSlow, StepResult
 from slowrank.telemetry import UNKNOWN_NODE, JobSteps, OpenStep, RankPace, StepsReported, Suspicion
 from streams.job.aspect import Key
+from streams.job.attempts import Attempt, Layout
 from streams.job.config import JobStageConfig
 from streams.job.core import make_core
 from streams.job.detector import JobDetector
@@ -66,6 +67,8 @@ class Job:
         self._detectors += [make(config) for make in detectors]
         self._core: DecisionCore | None = None
         self._ranks: frozenset[int] = frozenset()
+        self._layout = Layout()
+        self._before: Attempt | None = None
         # The next whole step shows anew which ranks there are.
         self._restarted = True
         self._paces = Paces(record.job_id, ())
@@ -136,12 +139,15 @@ class Job:
         if self._core is not None and not aligner.changed and roster == self.roster:
             return False
         core, open_ = make_core(roster, aligner.identities, self._straggler), self.open.suspicions
+        layout = Layout.of(roster, aligner)
+        if self._before is not None and (before := self._before.known_in(layout)) is not None:
+            core.take_before(before)
         if self._core is None:
             # Of a job that was let go and is back: slow until seen to have recovered.
             core.resume(open_ranks(open_, roster))
         else:
             core.resume(_moved(self._core.held(), self.roster, roster))
-        self._core, self.roster, self._ranks = core, roster, frozenset(roster)
+        self._core, self.roster, self._ranks, self._layout = core, roster, frozenset(roster), layout
         self._paces = Paces(self._job_id, roster)
         aligner.changed = False
         for key in open_:
@@ -173,6 +179,9 @@ class Job:
     def restart(self, record: JobSteps) -> None:
         """Gather steps afresh for a new attempt, a resize or a roll-back; suspicions stay open."""
         self.attempt = record.attempt
+        # Of an attempt that ends soon, the one before holds.
+        if self._core is not None and (learnt := self._core.learnt()) is not None:
+            self._before = Attempt(self._layout, learnt)
         fresh = StepAligner(record.world_size)
         fresh.identities.update(self.aligner.identities)
         fresh.changed = self._restarted = True

@@ -69,9 +69,12 @@ def _stands_alone(ratios: Ratios, found: Candidate) -> bool:
     """Distinguish slow ranks from a stage where there are no coordinates.
 
     Ranks slow from the start may be a stage: until roles are learnt, only one alone can be called slow, or
-    those of few replicas (``batches``), and later none that form a pattern.
+    those of few replicas (``batches``), and later none that form a pattern; at any time a node that was level
+    with others before a restart.
     """
     similar = found.effect >= HALF * found.size
+    if ratios.slowed_since_restart(similar, size=found.size):
+        return True
     if ratios.roles_settled:
         stage = looks_like_stage(found.effect, similar, ratios.batches)
         return not stage or is_one_machine(found.effect, similar, ratios.nodes)

@@ -104,6 +104,8 @@ class Kind:
 
     gathered_into: tuple[Literal["node", "group"], ...] = ()
     """Cases of ranks that began together become one about their node or tensor-parallel group."""
+    each_by_itself: bool = False
+    """A rank that shows it slows no other of its machine: those that show it at once need not be alike."""
     held_for_domain: bool = False
     """All nodes of a rack or switch show it within a second: it waits so long for the others."""
     trace: bool = False

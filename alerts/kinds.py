@@ -587,6 +587,7 @@ KINDS: dict[str, Kind] = {
         action="CHECK_DATA",
         text="Look at the data loader of {place}.",
         gathered_into=("node",),
+        each_by_itself=True,
     ),
     "training.loss_anomaly": Kind(
         standing=ASIDE,

@@ -21,7 +21,13 @@ def likely_ranks(s: Suspicion) -> str | None:
 
 
 def equally_slow(slow: Collection[Case]) -> bool:
-    """Return whether all ranks are slow by about the same: only then is it likely one cause."""
+    """Return whether all ranks are slow by about the same: only then is it likely one cause.
+
+    Ranks that compute slowly may hold up others of a tensor-parallel group, by less; those that wait for data
+    hold up none of their machine, and how long one waits scatters from rank to rank.
+    """
+    if any(case.rule.each_by_itself for case in slow):
+        return True
     ratios = [max((s.slowdown_ratio or 1.0 for s in case.suspicions()), default=1.0) for case in slow]
     return min(ratios) - 1.0 >= _ALIKE * (max(ratios) - 1.0)
 
@@ -33,6 +39,6 @@ def note(ranks: str, members: int) -> Evidence:
         unit="1",
         detector="likely_node",
         value=float(members),
-        note=f"rows name no node; ranks {ranks} are in a row, and fell behind together and equally: likely "
-        "they run on one machine",
+        note=f"rows name no node; ranks {ranks} are in a row, and fell behind together: likely they "
+        "run on one machine",
     )

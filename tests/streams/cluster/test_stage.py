@@ -298,6 +298,15 @@ def test_ranks_of_a_likely_node_are_one_finding(kind):
     assert found.action.commands == ()
 
 
+def test_ranks_of_a_likely_node_that_wait_for_data_need_not_be_alike():
+    """How long each waits for slow storage scatters: one finding about all of them, and none about a rank."""
+    _, versions = run(
+        *ranks_in_a_row(40, [1.4, 1.35, 1.61, 1.39, 1.51, 1.41, 1.4, 1.24], kind="data.loader_slow")
+    )
+    opened = [f for f in versions if f.status == "open"]
+    assert {(f.subject.type, f.subject.ranks) for f in opened} == {("node", "40-47")}
+
+
 def test_a_likely_node_is_named_by_its_ranks():
     """No name is claimed that rows did not tell, and it is compared with all ranks but its own."""
     last, _ = run(*ranks_in_a_row(8, [1.3] * 8))

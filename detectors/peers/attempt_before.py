@@ -25,7 +25,7 @@ STEPS = 50
 # Chosen: ranks that take 5 % longer or shorter than before do other work, or as much in another layout.
 _SAME_WORK = float(np.log(1.05))
 
-# Chosen, of a slowdown: ranks that were slow by as much before are no news (``straggler.gates``).
+# Chosen, of a slowdown: ranks that were slow by half as much before are no news (``candidate.HALF``).
 _HALF = 0.5
 
 

@@ -25,8 +25,8 @@ _MISSED = 4
 # node, each at its own moment.
 _RECENT, _LEAST = 6, 3
 
-# Seconds that each of the first records of a node may take. Chosen: the longest interval that is usual for metrics of
-# other systems, five minutes (those of clouds), and a quarter of it for what comes late.
+# Seconds that each of the first records of a node may take. Chosen: the longest interval that is usual for
+# metrics of other systems, five minutes (those of clouds), and a quarter of it for what comes late.
 _FIRST_GAP = 375.0
 
 _UNHEARD, _NO_RECORD = "silence.unheard", "warning: no record from this node"

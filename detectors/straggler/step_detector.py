@@ -435,7 +435,7 @@ class StragglerDetector:
             machines = [kind for kind in self._together if not kind.wait]
             confirmed += slow_with(self.ratios, channel, confirmed, machines, [], timing=timing)
         elif timing == "rest":
-            confirmed = self._of_machine([found for found in confirmed if self._stalls_alone(found.rank)])
+            confirmed = self._of_machine([found for found in confirmed if self._stalls_alone(found)])
         for found in confirmed:
             # Another one may have held the job up before already: the pace is that before all of them.
             broken = self._moving.outlasting(channel.raised, self.ratios.settled)
@@ -493,15 +493,31 @@ class StragglerDetector:
         """Return those of a machine's ranks that are slow for more than some steps besides."""
         return self._pass_together([f for f in ranks if not may_pass(self.ratios, f)], over)
 
-    def _stalls_alone(self, rank: int) -> bool:
-        """Whether only ``rank``, or its whole machine alike, has a longer rest or soon may, and no rank is
-        slow in what ranks report.
+    def _stalls_alone(self, found: Candidate) -> bool:
+        """Whether only the rank, or its whole machine alike, has a longer rest or soon may, and no rank is
+        slow in what ranks report, or soon may be by half as much.
 
-        Ranks of a pipeline or a tensor-parallel group wait for the slow one within what they do not report.
+        Ranks of a pipeline or a tensor-parallel group wait for the slow one within what they do not report,
+        as long as that one is slow by.
         """
-        rest = self.channels["rest"]
-        others = rest.rising & ~alike(rest.changed, self.ratios.nodes, rank)
-        return not (others.any() or any(c.rising.any() for c in self.channels.values() if c is not rest))
+        rest, least = self.channels["rest"], _STILL * found.size
+        if (rest.rising & ~alike(rest.changed, self.ratios.nodes, found.rank)).any():
+            return False
+        return not any(
+            channel.raised.any() or self._may_be_slow_by(least, timing, found.steps)
+            for timing, channel in self.channels.items()
+            if channel is not rest
+        )
+
+    def _may_be_slow_by(self, least: float, timing: Timing, steps: int) -> bool:
+        """Whether a rank with some evidence of slowness was slow by ``least`` in the last ``steps``."""
+        channel = self.channels[timing]
+        rising = channel.rising
+        if not rising.any():
+            return False
+        effect = nan_median(deviations(self.ratios, channel, timing, steps)[:, rising])
+        # Negated: of a rank that was not read nothing is known.
+        return not bool((effect < least).all())
 
     def _of_machine(self, confirmed: list[Candidate]) -> list[Candidate]:
         """Return ``confirmed`` with the ranks of their machine that have as long a rest, where most of it

@@ -202,6 +202,14 @@ def test_what_a_rank_does_between_its_steps_is_named(ranks, seconds):
     assert 19 <= steps_between(table, table.ts[90], one.ts) <= 22
 
 
+@pytest.mark.parametrize("ranks", [[5], list(range(8, 16))], ids=["rank", "node"])
+def test_a_rank_that_computes_a_little_slower_hides_nobody_who_loads_between_steps(ranks):
+    """The others wait for it by a thirtieth of what they wait."""
+    work = healthy(ranks=24)
+    work[85:, 20] *= 1.01
+    assert set(believed(run(outside(ranks, 0.3, work=work)))) == set(ranks)
+
+
 def test_rows_that_are_lost_hide_nobody_who_loads_between_steps():
     """Without the row before it, a step shows nothing of what came in between."""
     table = outside(list(range(8, 16)), 0.3)

@@ -78,8 +78,10 @@ KINDS: dict[str, Kind] = {
             "where the group is all of one machine and no coordinates are "
             "known), `imbalance.position` (all ranks at one place of the layers became slow), "
             "`imbalance.workload`, `congestion`, `group`, `data` (most ranks wait longer for data: "
-            "`CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what); [several at "
-            "once](#several-causes-of-a-slow-job) are findings of their own"
+            "`CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what), `between_steps` "
+            "(from the end of a step to the start of the next it takes longer: loading of data, checkpoints "
+            "or logging outside the timed step); [several at once](#several-causes-of-a-slow-job) are "
+            "findings of their own"
         ),
         phrase="all of the job is slower",
         severity="info",

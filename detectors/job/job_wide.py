@@ -15,7 +15,7 @@ from detectors.job.imbalance import (
     stage_ratio,
     workload_imbalance,
 )
-from detectors.job.waits.shared_wait import SharedWait, SharedWaitWatch, Wait
+from detectors.job.waits.shared_wait import SharedWait, SharedWaitWatch, Wait, shared_seconds
 from detectors.peers.job_kind import VARIABLE_DISPERSION, classify
 from detectors.peers.peers import PeerGroups
 from detectors.peers.ratios import Ratios
@@ -25,9 +25,10 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
-Slowness = Literal["stage", "position", "workload", "wandering", "input", "unmeasured"]
+Slowness = Literal["stage", "position", "workload", "wandering", "input", "unmeasured", "between"]
 """More work in one stage, or since some step at one position of the layers; work that differs by chance, from
-step to step or for some steps at one rank after the other (wandering); or a wait of all ranks."""
+step to step or for some steps at one rank after the other (wandering); or a wait of all ranks, be it between
+their steps."""
 
 # Steps slowness must have lasted, and between two looks at it. Chosen: what lasts may be found five steps
 # late, for a fifth of the cost.
@@ -49,6 +50,7 @@ _LOOKS_GONE: dict[Slowness, int] = {
     "wandering": 4,
     "input": 4,
     "unmeasured": 4,
+    "between": 4,
 }
 
 # Chosen: a position that usually is half as slow as one that is reported is looked at.
@@ -90,10 +92,12 @@ class JobSlowness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWide:
-    """What is ``present`` in the last steps, and which kinds have been ``gone`` for several looks."""
+    """What is ``present`` in the last steps, and which kinds have been ``gone`` for several looks;
+    ``between`` is how long no rank was in a step before the last one [s], NaN where that is not known."""
 
     present: tuple[JobSlowness, ...] = ()
     gone: tuple[Slowness, ...] = ()
+    between: float = float("nan")
 
 
 class JobWideWatch:
@@ -103,7 +107,7 @@ class JobWideWatch:
         self._absent = dict.fromkeys(_LOOKS_GONE, 0)
         self._position: JobSlowness | None = None
         self._waits: dict[Wait, SharedWaitWatch] = {
-            wait: SharedWaitWatch(wait, capacity) for wait in ("input", "unmeasured")
+            wait: SharedWaitWatch(wait, capacity) for wait in ("input", "unmeasured", "between")
         }
 
     def look(self, ratios: Ratios, slow: Bools, suspected: Bools, *, visited: Sequence[int] = ()) -> JobWide:
@@ -114,27 +118,38 @@ class JobWideWatch:
         """
         for watch in self._waits.values():
             watch.update(ratios)
-        if ratios.settled < _STEPS or ratios.settled % _STEPS_APART:
-            return JobWide()
-        if ratios.source != "compute" or ratios.asynchronous:
-            return JobWide()
-        looks: dict[Slowness, JobSlowness | None] = {"stage": _stage(ratios, slow)}
-        looks["position"] = None
-        looks["wandering"] = _wandering(ratios, slow, visited) if len(visited) else None
-        if (suspected & ~slow).any():
-            looks["position"] = _slow_position(ratios, slow, before=self._position)
-        for wait, watch in self._waits.items():
-            looks[wait] = _waiting(ratios, wait, watch)
-        if ratios.settled >= _WORKLOAD_STEPS[0] and not slow.any():
-            looks["workload"] = _workload(ratios)
+        between = shared_seconds(ratios, "between")
+        if ratios.settled < _STEPS or ratios.settled % _STEPS_APART or ratios.asynchronous:
+            return JobWide(between=between)
+        looks: dict[Slowness, JobSlowness | None] = {}
+        # Of all else only the ranks' own work shows whose it is.
+        if ratios.source == "compute":
+            looks = self._within_steps(ratios, slow, suspected, visited)
+        looks["between"] = _waiting(ratios, "between", self._waits["between"])
         for kind, found in looks.items():
             self._absent[kind] = 0 if found else self._absent[kind] + 1
-        if looks["position"] or self._absent["position"] >= _LOOKS_GONE["position"]:
+        if "position" in looks and (looks["position"] or self._absent["position"] >= _LOOKS_GONE["position"]):
             self._position = looks["position"]
         return JobWide(
             present=tuple(found for found in looks.values() if found),
             gone=tuple(kind for kind in looks if self._absent[kind] >= _LOOKS_GONE[kind]),
+            between=between,
         )
+
+    def _within_steps(
+        self, ratios: Ratios, slow: Bools, suspected: Bools, visited: Sequence[int]
+    ) -> dict[Slowness, JobSlowness | None]:
+        """Return what the last steps show of each kind that was looked for within them."""
+        looks: dict[Slowness, JobSlowness | None] = {"stage": _stage(ratios, slow), "position": None}
+        looks["wandering"] = _wandering(ratios, slow, visited) if len(visited) else None
+        if (suspected & ~slow).any():
+            looks["position"] = _slow_position(ratios, slow, before=self._position)
+        looks["input"], looks["unmeasured"] = (
+            _waiting(ratios, wait, self._waits[wait]) for wait in ("input", "unmeasured")
+        )
+        if ratios.settled >= _WORKLOAD_STEPS[0] and not slow.any():
+            looks["workload"] = _workload(ratios)
+        return looks
 
 
 def _slow_position(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -> JobSlowness | None:

@@ -151,8 +151,9 @@ class Ratios:
     ranks, where their layout is the same. ``left_out`` are those whose machines are suspected: no rank is
     compared with them. Of the ratios of those ``apart`` no batch is taken out, for their replica is slow.
     ``most_of_job`` has the ranks of the machine with more than half of all, where there is one, and the
-    others. ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at
-    ``first_ts``.
+    others. ``between`` [ranks] is the time of each between the last two steps, of which neither tells; NaN
+    where it is not known. ``settled`` counts the steps since warm-up; the first step seen was ``started``
+    and ended at ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
     and have a ``common_clock`` when they do not: then ranks cannot be compared. ``cost`` is the last fit of
     time against reported work, ``work`` the one that is taken out, where it explains a good part;
@@ -200,6 +201,7 @@ class Ratios:
         self.first_number: int | None = None
         self.started = self.first_ts = float("nan")
         self._ended: tuple[int, Floats] | None = None
+        self.between: Floats = np.full(ranks, np.nan)
         self._level: Floats | None = None
         self._small_classes: SmallClasses | None = None
         self._majorities: tuple[PeerGroups, tuple[Majority, ...]] | None = None
@@ -410,7 +412,8 @@ class Ratios:
         if self.work is not None:
             v = v - self.work.log_expected(t.tokens, squares)
         role = self._role_ratio(v)
-        rest = _rest(t) + _between(self._ended, t)
+        self.between = _since_last(self._ended, t)
+        rest = _rest(t) + _busy_between(self.between, t)
         self._ended = (t.number, t.ts) if t.numbered else None
         like = self.everyone if self.groups.narrowest <= MIN_PEERS else self.groups
         self.history.push(
@@ -649,19 +652,24 @@ def _rest(t: StepTimes) -> Floats:
     return rest
 
 
-def _between(ended: tuple[int, Floats] | None, t: StepTimes) -> Floats:
-    """Return how long each rank was busy between its last step and this one, [ranks]: where it loads data
+def _since_last(ended: tuple[int, Floats] | None, t: StepTimes) -> Floats:
+    """Return the time of each rank between its last step and this one, (ts - ts of that one) - step, [ranks];
+    NaN where the step before, which ``ended`` at these times, is not at hand."""
+    if ended is None or not t.numbered or t.number != ended[0] + 1:
+        return np.full(t.step.size, np.nan)
+    between: Floats = t.ts - ended[1] - t.step
+    return between
+
+
+def _busy_between(between: Floats, t: StepTimes) -> Floats:
+    """Return how long each rank was busy ``between`` its last step and this one, [ranks]: where it loads data
     outside of its steps, the others wait for it within theirs.
 
-    (ts - ts of the step before) - step, where that one, which ``ended`` at these times, is at hand; zero
-    elsewhere, and on all ranks where the times of the many that are least busy do not agree: then ``ts`` is
-    not when the step ended, or coarse. What all ranks share, as an evaluation, makes none differ from its
-    peers.
+    Zero where it is not known, and on all ranks where the times of the many that are least busy do not
+    agree: then ``ts`` is not when the step ended, or coarse. What all ranks share, as an evaluation, makes
+    none differ from its peers.
     """
     none = np.zeros(t.step.size)
-    if ended is None or not t.numbered or t.number != ended[0] + 1:
-        return none
-    between = t.ts - ended[1] - t.step
     known = between[np.isfinite(between)]
     if not known.size:
         return none

@@ -198,7 +198,8 @@ class StragglerDetector:
         # All ranks of a synchronous job take the slowest one's step: without compute times no rank stands
         # out.
         if ratios.common_clock:
-            return StepResult()
+            nobody = np.zeros(ratios.ranks, dtype=np.bool_)
+            return StepResult(job_wide=self._job_wide.look(ratios, nobody, nobody))
         slow = [*since_start, *(found for name in TIMINGS for found in self._judge(name))]
         recovered = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
         again = self.channels["compute"].raised

@@ -114,7 +114,7 @@ class JobStage:
             job.tick(rows.ts[k], out)
             job.restart(record)
             if resized:
-                job.open.costs.lost.resized()
+                job.open.costs.resized()
         self._jobs.touch(key, rows.ts[k])
         return job
 
@@ -136,7 +136,7 @@ class JobStage:
     def _leave(self, key: JobKey, job: Job, *, ended: bool) -> None:
         """Forget a job; of one that may come back, keep what it takes to end its open suspicions."""
         if not ended and len(job.open.suspicions):
-            job.open.costs.lost.let_go()
+            job.open.costs.let_go()
             self._left_open[key] = job.open
             # A dict keeps its order: the first is the one that left first.
             if len(self._left_open) > MAX_LEFT_OPEN:

@@ -6,7 +6,12 @@ what ``slow_network`` cannot: waits outside of collectives, and those that come 
 no usual time to take a ratio to.
 
 W = min over ranks of the wait in each step [s]; of the wait for data what more than half of the ranks take
-at least, for then there is nobody to compare them with. It has become longer when 90 % of the last steps
+at least, for then there is nobody to compare them with. Between steps it is the time from the end of one to
+the start of the next, which belongs to neither, and the step is the time from end to end: where data are
+loaded, checkpoints written or lines logged outside of the timed step, no column shows it. A rank that is
+slow there by itself makes the others wait within their steps.
+
+It has become longer when 90 % of the last steps
 (10, and 20 seconds, at least) exceed m + 5 sigma, with median m and robust sd sigma (1 % of a step at least)
 of the steps before, and step / (step - (W - m)) >= 1.10; it goes on while half of the last 10 steps exceed
 it. Five steps are enough where the job takes twice as long. Waits for data may also come in bursts, as from
@@ -31,9 +36,9 @@ from detectors.robust import nan_median, spread
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-Wait = Literal["input", "unmeasured"]
+Wait = Literal["input", "unmeasured", "between"]
 """For data, as the ranks report; or what is left of a step beside the compute, waits, data and comm
-that they report. Saving is in that: a rank's ``rest`` is without it."""
+that they report; or the time between two steps. Saving is in the second: a rank's ``rest`` is without it."""
 
 # Chosen: storage and what surrounds a job differ from hour to hour by less; less is not reported.
 MIN_JOB_SLOWDOWN = 1.10
@@ -133,10 +138,10 @@ class SharedWaitWatch:
             self._steps, self._before = History(self._capacity, 1, _SERIES), None
             self._bursts = None
         step, compute, ts = (ratios.history.last(name, 1)[0] for name in ("step", "compute", "ts"))
-        work = float(nan_median(compute))
+        work, waited = float(nan_median(compute)), shared_seconds(ratios, self._wait)
         self._steps.push(
-            waited=shared_seconds(ratios, self._wait),
-            step=float(nan_median(step)),
+            waited=waited,
+            step=float(nan_median(step)) + (waited if self._wait == "between" else 0.0),
             work=math.log(work) if work > 0 else math.nan,
             ts=float(nan_median(ts)),
         )
@@ -146,7 +151,8 @@ class SharedWaitWatch:
         if self._bursts is None:
             was = self._before
             found = self._lasting(ratios, STEPS, MIN_JOB_SLOWDOWN)
-            if found is None and was is None:
+            # Traces of a profile are written after each of its few steps.
+            if found is None and was is None and self._wait != "between":
                 found = self._lasting(ratios, _FEW_STEPS, _MUCH_SLOWER)
             self._before = None if found is None else found[0]
             if found is not None:
@@ -234,6 +240,10 @@ def shared_seconds(ratios: Ratios, wait: Wait) -> float:
     )
     if wait == "input":
         return _of_most(data)
+    if wait == "between":
+        # One rank alone has nobody to show whether it is its own; steps that overlap have none between them.
+        read = np.count_nonzero(np.isfinite(ratios.between))
+        return max(_least(ratios.between), 0.0) if read > 1 else math.nan
     waited = np.nan_to_num(waits)
     rest = step - compute - waited - np.nan_to_num(data) - np.nan_to_num(comm)
     return _least(np.where(np.isfinite(rest), waited, np.nan)) + _least(rest)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from detectors.job.job_wide import JobSlowness, SlowStage
+from detectors.job.job_wide import JobSlowness, Slowness, SlowStage
 from detectors.job.waits.shared_wait import SharedWait
 from slowrank.telemetry import Evidence, Suspicion
 from streams.job.aspect import Aspect, Key
@@ -18,6 +18,27 @@ _ASPECTS = {
     "wandering": Aspect("wandering", cost="even"),
     "input": Aspect("input", cost="past"),
     "unmeasured": Aspect("unmeasured", cost="past"),
+    "between": Aspect("between", cost="between"),
+}
+
+# Of each wait that all ranks share: the hypothesis, the metric that shows it, what they do, of what, and what
+# else is known.
+_WAITS: dict[Slowness, tuple[str, str, str, str, str]] = {
+    "input": ("data", "data_seconds", "each rank waits for its data", "of a step", "compute is as before"),
+    "unmeasured": (
+        "unmeasured",
+        "step_seconds.rest",
+        "no rank computes, loads or transfers",
+        "of a step",
+        "compute is as before",
+    ),
+    "between": (
+        "between_steps",
+        "step_seconds.between",
+        "no rank is in a step",
+        "between two steps",
+        "loading of data, checkpoints or logging outside the timed step",
+    ),
 }
 
 
@@ -102,27 +123,27 @@ def _uneven_work(view: JobView, found: JobSlowness, at: float) -> Suspicion:
 
 
 def _shared_wait(view: JobView, found: JobSlowness, wait: SharedWait, at: float) -> Suspicion:
-    """Build a wait of all ranks that has become longer: for their data, or for something unmeasured."""
-    data = found.kind == "input"
-    what = "each rank waits for its data" if data else "no rank computes, loads or transfers"
+    """Build a wait of all ranks that has become longer: for their data, between their steps, or for something
+    unmeasured."""
+    hypothesis, metric, what, of, known = _WAITS[found.kind]
     return about_job(
         view,
         at,
         catalogue_id="shared_wait",
         subject=view.job(),
-        hypotheses={"data" if data else "unmeasured": WEIGHT_SLOW},
+        hypotheses={hypothesis: WEIGHT_SLOW},
         slowdown=found.slowdown,
         since=(found.onset_lo, found.onset),
         ratio=found.slowdown,
         evidence=(
             Evidence(
-                metric="data_seconds" if data else "step_seconds.rest",
+                metric=metric,
                 unit="s",
                 detector=STEPS,
                 value=round(wait.seconds, 6),
                 note="the shortest of all ranks: no rank makes the others wait so long",
             ),
         ),
-        note=f"{what}{' in bursts,' if wait.bursts else ''} for {wait.seconds:.3g} s of a step, "
-        f"{wait.usual:.3g} s before; compute is as before",
+        note=f"{what}{' in bursts,' if wait.bursts else ''} for {wait.seconds:.3g} s {of}, "
+        f"{wait.usual:.3g} s before; {known}",
     )

@@ -37,13 +37,25 @@ class JobCosts:
     aspects = ()
 
     def __init__(self) -> None:
-        self.lost: LostTime[Key] = LostTime()
+        self._lost: LostTime[Key] = LostTime()
+        # Apart from the steps: what is between two of them is no part of either, and charged to nothing else.
+        self._lost_between: LostTime[Key] = LostTime()
         self._open: set[Key] = set()
         self._roster: tuple[int, ...] = ()
         self._machines: dict[str, frozenset[int]] = {}
 
     def restart(self, *, new_run: bool) -> None:
         """Go on with the accounts: a restart does not mend what is slow."""
+
+    def resized(self) -> None:
+        """Learn the healthy step anew: the job has other ranks."""
+        self._lost.resized()
+        self._lost_between.resized()
+
+    def let_go(self) -> None:
+        """Keep no steps of a job that sends none."""
+        self._lost.let_go()
+        self._lost_between.let_go()
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Charge a whole step to what is open; return nothing."""
@@ -52,7 +64,11 @@ class JobCosts:
         # Where only some ranks log, all of the job waits with them.
         in_step, work = not view.core.asynchronous, _work(step.values[_COMPUTE])
         last = _last_ranks(step) if view.core.alike and len(step.ranks) >= view.world_size else ()
-        self.lost.step(seconds, work, step.closed_at, gpus=view.gpus, in_step=in_step, last=last)
+        at, gpus = step.closed_at, view.gpus
+        self._lost.step(seconds, work, at, gpus=gpus, in_step=in_step, last=last)
+        # As if the step were the work: only what is longer around it is lost here.
+        whole = seconds + view.result.job_wide.between
+        self._lost_between.step(whole, seconds, at, gpus=gpus, in_step=in_step)
         if view.roster is not self._roster:
             self._roster, self._machines = view.roster, view.machines()
         return {}
@@ -61,12 +77,13 @@ class JobCosts:
         """Return a suspicion that is about to be raised, updated or cleared with what it has cost so far."""
         if key[0].cost is None:
             return s
+        accounts = self._lost_between if key[0].cost == "between" else self._lost
         if s.state == "clear":
             self._open.remove(key)
-            lost = Lost(gpu_seconds=round(self.lost.close(key, s.ts), 3), gpus=0.0)
+            lost = Lost(gpu_seconds=round(accounts.close(key, s.ts), 3), gpus=0.0)
             return msgspec.structs.replace(s, lost=lost)
         on_and_off = (INTERMITTENT, key[1]) in self._open
-        cost = self.lost.charge(key, self._slowdown(key, s), s.ts, on_and_off=on_and_off)
+        cost = accounts.charge(key, self._slowdown(key, s), s.ts, on_and_off=on_and_off)
         self._open.add(key)
         lost = Lost(gpu_seconds=round(cost.gpu_seconds, 3), gpus=round(cost.gpus, 4))
         return msgspec.structs.replace(s, lost=lost)

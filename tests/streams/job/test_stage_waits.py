@@ -198,3 +198,86 @@ def test_it_takes_twenty_seconds_and_ten_steps(seconds, steps, found):
 def test_a_wait_from_the_first_step_on_is_usual():
     """There is no past to compare with."""
     assert job_level(run(waiting(usual=0.6))) == []
+
+
+def spaced(seconds, *, columns=True, work=1.0, until=None, every=1, jitter=0.0, whole=0.0, grows=0):
+    """Return a healthy job with ``seconds`` more from the end of a step to the start of each ``every``th one,
+    from ``ONSET`` on; ``ts`` is late by up to ``jitter`` seconds, or rounded up to ``whole`` ones.
+
+    Without ``columns`` rows have step times alone.
+    """
+    rng = np.random.default_rng(8)
+    compute = healthy(STEPS, RANKS)
+    compute[ONSET:] *= work
+    table = synchronous(compute)
+    after = np.arange(STEPS - ONSET)
+    more = np.zeros(STEPS)
+    more[ONSET:] = seconds * np.minimum((after + 1) / max(grows, 1), 1.0) * (after % every == 0)
+    more[STEPS if until is None else until :] = 0.0
+    usual = 0.01 * np.exp(0.2 * rng.normal(size=STEPS))
+    ts = 1_795_000_000.0 + np.cumsum(table.step[:, 0] + usual + more)
+    ts += rng.random(STEPS) * jitter
+    ts = np.ceil(ts / whole) * whole if whole else ts
+    table = dataclasses.replace(table, ts=ts)
+    return dataclasses.replace(table, with_compute=columns, wait=table.wait if columns else None)
+
+
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("seconds", [0.15, 0.4, 3.0])
+def test_time_between_the_steps_that_lasts_is_a_finding_about_the_job(seconds, columns):
+    """Loading outside of the timed step: dated, with what the job loses by it; it ends with it."""
+    table = spaced(seconds, columns=columns, until=300)
+    raised, cleared = (s for s in run(table) if s.state != "update")
+    assert (raised.kind, raised.subject.type, list(raised.hypotheses)) == (
+        "straggler.job_wide",
+        "job",
+        ["between_steps"],
+    )
+    cadence = float(np.median(np.diff(table.ts[:ONSET])))
+    assert raised.job_slowdown_ratio == pytest.approx(1 + seconds / cadence, rel=0.05)
+    assert abs(steps_between(table, table.ts[ONSET], raised.onset)) <= 2
+    assert steps_between(table, table.ts[ONSET], raised.ts) <= 25
+    assert cleared.state == "clear"
+    assert 0 < steps_between(table, table.ts[300], cleared.ts) <= 45
+    assert cleared.lost.gpu_seconds == pytest.approx(RANKS * seconds * 150, rel=0.1)
+
+
+def test_time_between_the_steps_that_grows_is_found():
+    """Fifty steps to two fifths more."""
+    (raised,) = job_level(run(spaced(0.4, grows=50)))
+    assert list(raised.hypotheses) == ["between_steps"]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        spaced(0.0),
+        spaced(0.05),
+        spaced(0.5, until=ONSET + 8),
+        spaced(3.0, until=ONSET + 8),
+        spaced(3.0, every=2),
+        spaced(20.0, every=25),
+        spaced(0.5, work=1.3),
+        spaced(0.0, jitter=0.5),
+        spaced(0.0, whole=1.0),
+        spaced(0.0, whole=10.0),
+        spaced(-0.3),
+    ],
+    ids=[
+        "as ever", "little", "few steps", "few long ones", "every other step", "checkpoints", "another work",
+        "rows sent late", "whole seconds", "tens of seconds", "steps overlap",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("columns", [True, False])
+def test_no_finding_where_the_time_between_the_steps_is_usual(table, columns):
+    """Pauses that come and go, too little, another work, and times of day that do not show it."""
+    if not columns:
+        table = dataclasses.replace(table, with_compute=False, wait=None)
+    assert job_level(run(table)) == []
+
+
+def test_a_rank_that_logs_alone_shows_no_time_between_the_steps_of_the_job():
+    """Nobody shows whether it is the job's or its own."""
+    only = np.zeros((STEPS, RANKS), dtype=bool)
+    only[:, 0] = True
+    assert job_level(run(spaced(0.4), only=only)) == []

@@ -1,0 +1,65 @@
+"""A log of nvidia-smi becomes rows that slowrank reads."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.nvidia_smi import METRICS, rows
+from slowrank.telemetry import NodeSample
+from streams.files.record_builder import read_records
+
+SCRIPT = Path(__file__).resolve().parents[2] / "examples/nvidia_smi.py"
+NAMES = ["timestamp", "index", *METRICS]
+
+
+def log(*lines):
+    return [", ".join(line) + "\n" for line in lines]
+
+
+def converted(tmp_path, lines, *arguments):
+    (tmp_path / "gpus.csv").write_text("".join(lines))
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "gpus.csv"), "--node", "n", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("units", [True, False])
+def test_every_column_is_read_in_the_units_of_records(tmp_path, units):
+    """With or without units; the zone of the node's local time is told."""
+    unit = {"utilization.gpu": " %", "power.draw": " W", "clocks.sm": " MHz", "memory.used": " MiB"}
+    values = dict.fromkeys(METRICS, "40") | {"clocks_event_reasons.active": "0x0000000000000040"}
+    names = [f"{name} [{unit[name].strip()}]" if units and name in unit else name for name in NAMES]
+    cells = [value + (unit.get(name, "") if units else "") for name, value in values.items()]
+    lines = log(names, ["2026/11/20 09:41:12.250", "3", *cells])
+
+    done = converted(tmp_path, lines, "--utc-offset", "2")
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(row["ts"], row["node"], row["instance"]) for row in told} == {(1795160472.25, "n", "3")}
+    by_metric = {row["metric"]: row["value"] for row in told}
+    assert by_metric["gpu.utilization_ratio"] == pytest.approx(0.4)
+    assert by_metric["gpu.clock.sm_hz"] == 40e6
+    assert by_metric["gpu.memory.used_bytes"] == 40 * 2**20
+    assert {row["value"] for row in told if row["metric"] == "gpu.throttle_reasons"} == {40.0, 64.0}
+
+    (tmp_path / "gpus.ndjson").write_text(done.stdout)
+    read = read_records([tmp_path / "gpus.ndjson"])
+    assert (read.rows, dict(read.bad)) == (len(METRICS), {})
+    assert all(isinstance(record, NodeSample) for record in read.records)
+
+
+def test_what_a_gpu_does_not_have_and_a_line_that_is_not_whole_are_left_out():
+    lines = log(NAMES[:4], ["2026/11/20 07:41:12.250", "0", "[N/A]", "97"], ["2026/11/20 07:41"])
+    assert [(row["metric"], row["value"]) for row in rows(lines, node="n", utc_offset=0)] == [
+        ("gpu.memory_utilization_ratio", 0.97)
+    ]
+
+
+@pytest.mark.parametrize("line", [["index", "power.draw"], ["timestamp", "power.draw"]])
+def test_a_log_without_times_or_gpus_is_refused(tmp_path, line):
+    """With what is missing, and no traceback."""
+    done = converted(tmp_path, log(line, ["1", "2"]))
+    assert done.returncode == 1
+    assert "gpus.csv" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -26,7 +26,7 @@ from streams.open_suspicions import OpenSuspicions
 Out = list[Suspicion | RankPace | StepsReported]
 """What a record gives rise to, in order; what follows the record appends to it."""
 
-# When a job has sent steps for so long the cluster stage is told of it, and then again. Chosen: before its
+# After so long with steps, and then again, a job is reported to the cluster stage. Chosen: before its
 # nodes can show a hang (``detectors.node.waiting``); four times in what a stage that is rebuilt reads, an
 # hour.
 _STEPS_AFTER_SECONDS, _STEPS_REPEAT_SECONDS = 120.0, 900.0

@@ -27,7 +27,7 @@ def converted(tmp_path, lines, *arguments):
 
 @pytest.mark.parametrize("units", [True, False])
 def test_every_column_is_read_in_the_units_of_records(tmp_path, units):
-    """With or without units; the zone of the node's local time is told."""
+    """With or without units; the offset of the node's local time from UTC is given."""
     unit = {"utilization.gpu": " %", "power.draw": " W", "clocks.sm": " MHz", "memory.used": " MiB"}
     values = dict.fromkeys(METRICS, "40") | {"clocks_event_reasons.active": "0x0000000000000040"}
     names = [f"{name} [{unit[name].strip()}]" if units and name in unit else name for name in NAMES]

@@ -277,7 +277,7 @@ def test_what_slows_no_transfers_does_not_explain_them(port, transfers):
 
 
 def test_uneven_work_that_is_found_beside_slow_transfers_is_no_part_of_their_port():
-    """The port tells of the transfers alone, and each ends with itself."""
+    """The port explains the transfers alone, and each finding ends by itself."""
     work = slow_transfers(160, 100, hypothesis="imbalance.workload")
     faulty, transfers = port("link.nic_slow", 104, 101), slow_transfers(113, 100)
     over = [replace(s, state="clear", ts=T0 + 300) for s in (transfers, work, faulty)]

@@ -11,7 +11,7 @@ from tests.streams.cluster.test_stage_groups import mate
 
 
 def reports(onset, times, *, ratio=1.3, **changes):
-    """What the job stage says of a slow rank: at first, and each half minute while it lasts."""
+    """What the job stage reports about a slow rank: at first, and each half minute while it lasts."""
     at = {"onset": T0 + onset, "onset_lo": T0 + onset - 1, "onset_hi": T0 + onset}
     measured = {"slowdown_ratio": ratio, "job_slowdown_ratio": ratio, "overwhelming": True}
     return [

@@ -223,6 +223,6 @@ def test_jobs_and_nodes_are_bounded_and_forgotten():
 
 
 def test_a_hang_ends_when_its_nodes_are_forgotten():
-    """Nothing is repeated for ever about a job of which nothing is heard."""
+    """Nothing is repeated for ever about a job that sends nothing more."""
     out = outcome([announced(0), vote(0, T0 + 240)], until=8000)
     assert out[-1][0] == "clear"

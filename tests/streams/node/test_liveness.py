@@ -155,7 +155,7 @@ def test_how_often_a_new_node_reports_is_not_known():
 
 @pytest.mark.parametrize("interval", [60.0, 120.0, 300.0])
 def test_a_node_that_reports_once_in_minutes_is_not_silent(interval):
-    """What is late is told by its own rate, which is no reason to disbelieve what it sends."""
+    """What counts as late depends on its own rate."""
     times = [1000.0 + interval * i for i in range(12)]
     assert spoken(times, range(1000, int(times[-1]))) == []
 

@@ -36,13 +36,15 @@ TABLE = {
     " numpy",
     "detectors.node": "detectors numpy",
     "detectors.node.gray_envelope": "numpy sklearn",
-    "detectors.peers": "detectors detectors.straggler numpy",
+    "detectors.peers": "detectors detectors.peers.places detectors.straggler numpy",
+    "detectors.peers.places": "detectors detectors.peers detectors.straggler numpy",
     "detectors.straggler": "detectors detectors.changepoint detectors.job detectors.peers"
     " detectors.straggler.alternatives numpy",
     "detectors.straggler.alternatives": "detectors detectors.peers detectors.straggler numpy",
     "alerts": "slowrank.telemetry alerts.finding alerts.cases alerts.reasoning alerts.report",
     "alerts.finding": "slowrank.telemetry msgspec",
-    "alerts.cases": "slowrank.telemetry alerts alerts.finding alerts.reasoning msgspec",
+    "alerts.cases": "slowrank.telemetry alerts alerts.cases.cost alerts.finding alerts.reasoning msgspec",
+    "alerts.cases.cost": "",
     "alerts.reasoning": "slowrank.telemetry alerts alerts.finding alerts.cases",
     "alerts.report": "slowrank.telemetry alerts alerts.finding alerts.cases alerts.reasoning",
     "store": "slowrank alerts store.access store.evidence store.findings store.telemetry"
@@ -60,8 +62,10 @@ TABLE = {
     "streams.node.rules": "slowrank.telemetry alerts streams streams.node numpy",
     "streams.node.detectors": "slowrank.telemetry detectors alerts streams"
     " streams.node streams.node.rules numpy",
-    "streams.job": "slowrank.telemetry detectors streams streams.job.detectors numpy msgspec",
-    "streams.job.detectors": "slowrank.telemetry detectors streams.job numpy msgspec",
+    "streams.job": "slowrank.telemetry detectors streams"
+    " streams.job.rows streams.job.detectors numpy msgspec",
+    "streams.job.rows": "slowrank.telemetry detectors.peers streams numpy msgspec",
+    "streams.job.detectors": "slowrank.telemetry detectors streams.job streams.job.rows numpy msgspec",
     "streams.cluster": "slowrank.telemetry detectors alerts streams streams.cluster.incidents numpy msgspec",
     "streams.cluster.incidents": "slowrank.telemetry detectors.node alerts streams streams.cluster msgspec",
     "streams.rollup": "slowrank.telemetry detectors.fleet store.telemetry streams streams.node numpy",

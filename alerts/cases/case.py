@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from alerts.cases.gpu_hours_lost import GpuHoursLost
+from alerts.cases.cost.gpu_hours_lost import GpuHoursLost
+from alerts.cases.cost.slow_time import SlowTime
 from alerts.cases.lifecycle import LIVE
-from alerts.cases.slow_time import SlowTime
 from alerts.cases.source import Source, of_steps
 from alerts.config import FindingConfig
 from alerts.finding import Status, dedup_key

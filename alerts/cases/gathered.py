@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import reduce
 
 from alerts.cases.case import Case
+from alerts.cases.cost.slow_time import SlowTime
 from alerts.cases.lifecycle import transition
-from alerts.cases.slow_time import SlowTime
 from alerts.cases.source import Source
 from alerts.config import FindingConfig
 from alerts.finding import dedup_key

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from alerts.cases.case import Case, case_key, case_kind, case_subject
-from alerts.cases.gpu_hours_lost import GpuHoursLost
+from alerts.cases.cost.gpu_hours_lost import GpuHoursLost
+from alerts.cases.cost.slow_time import SlowTime
 from alerts.cases.lifecycle import transition
-from alerts.cases.slow_time import SlowTime
 from alerts.cases.source import (
     Source,
     loss_rate,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import reduce
 
 from alerts.cases.case import Case
-from alerts.cases.slow_time import SlowTime
+from alerts.cases.cost.slow_time import SlowTime
 from alerts.reasoning.calibration import Basis
 from alerts.reasoning.fusion import basis_of
 from slowrank.telemetry import Suspicion

@@ -1,6 +1,6 @@
 """What a slow or hung synchronous job loses per hour, in GPU-hours, and what doing something about it costs.
 
-The hours that a finding has lost so far are summed in ``alerts.cases.gpu_hours_lost``.
+The hours that a finding has lost so far are summed in ``alerts.cases.cost.gpu_hours_lost``.
 """
 
 import math

@@ -24,7 +24,7 @@ from detectors.straggler.step_detector import StragglerDetector
 from store.migrate import migrate
 from store.telemetry.rank_pace import means, suspects, write_rank_paces
 from streams.job.detectors.pace import Paces
-from streams.job.step_rows import Identity
+from streams.job.rows.step_rows import Identity
 from streams.job.view import JobView
 from streams.open_suspicions import OpenSuspicions
 

@@ -20,7 +20,7 @@ from alerts.finding import Finding
 from simulator import ClusterSpec, Fault, JobSpec, Workload
 from simulator.cluster.cluster import Cluster
 from slowrank.telemetry import JobSteps, Record
-from streams.job.step_rows import rows_of
+from streams.job.rows.step_rows import rows_of
 from streams.pipeline import local_pipeline
 
 NODES, GPUS, STEP_SECONDS = 2, 4, 1.5

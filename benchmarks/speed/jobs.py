@@ -16,8 +16,8 @@ from detectors.peers.ratios import StepTimes
 from detectors.straggler.config import StragglerConfig
 from slowrank.telemetry import JobSteps, Suspicion, decode_steps, encode
 from streams.job.core import make_core
+from streams.job.rows.step_rows import Identity
 from streams.job.stage import JobStage
-from streams.job.step_rows import Identity
 from streams.runtime.partitions.clock_offsets import shifted
 
 

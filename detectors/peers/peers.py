@@ -7,8 +7,8 @@ group serves all its ranks: without a member up to the middle of the sorted row,
 middle. Above 64 members one rank moves the median by less than a hundredth of the spread, and the median of
 all serves.
 
-Which ranks are peers is decided elsewhere (``detectors.peers.roles``); how much deviation is too much is
-decided by sequential evidence over steps (``detectors.changepoint.llr_cusum``). The median has a breakdown
+Which ranks are peers is decided elsewhere (``detectors.peers.places.roles``); how much deviation is too much
+is decided by sequential evidence over steps (``detectors.changepoint.llr_cusum``). The median has a breakdown
 point of one half: more slow members than that exchange "slow" and "usual".
 """
 

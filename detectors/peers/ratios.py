@@ -34,7 +34,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.attempt_before import STEPS, AttemptBefore
 from detectors.peers.batches import Batches
 from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
@@ -50,9 +49,10 @@ from detectors.peers.node_effects import (
     suspected,
 )
 from detectors.peers.peers import MIN_PEERS, PeerGroups, group_median, group_quantile, peer_median
-from detectors.peers.positions import Positions
+from detectors.peers.places.attempt_before import STEPS, AttemptBefore
+from detectors.peers.places.positions import Positions
+from detectors.peers.places.roles import roles_by_place, roles_from_times
 from detectors.peers.replicas import Replicas
-from detectors.peers.roles import roles_by_place, roles_from_times
 from detectors.peers.shards import Shards
 from detectors.peers.workload import WorkModel, fit_work
 from detectors.robust import nan_max, nan_mean, nan_median

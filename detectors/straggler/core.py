@@ -15,8 +15,8 @@ import numpy.typing as npt
 from detectors.changepoint.offline_segmentation import OfflineCheck
 from detectors.job.job_wide import JobWide
 from detectors.job.waits.slow_network import SlowNetwork
-from detectors.peers.attempt_before import AttemptBefore
 from detectors.peers.job_kind import Kind
+from detectors.peers.places.attempt_before import AttemptBefore
 from detectors.peers.ratios import StepTimes
 
 Floats = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ from detectors.job.imbalance import MIN_JOB_SLOWDOWN, slowdown
 from detectors.job.waits.stalls import Stalling
 from detectors.peers.intermittence import CERTAIN, SUSPECT, Intermittence
 from detectors.peers.node_effects import alike
-from detectors.peers.place_mates import PlaceMates
+from detectors.peers.places.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_max, nan_median
 from detectors.straggler.alternatives.confirmation import SMALL_EFFECT, small_effect

@@ -36,13 +36,13 @@ import numpy.typing as npt
 from detectors.job.job_wide import JobWideWatch
 from detectors.job.waits.slow_network import NetworkWatch
 from detectors.job.waits.stalls import Stalls
-from detectors.peers.attempt_before import AttemptBefore
 from detectors.peers.intermittence import AGAIN
 from detectors.peers.job_kind import VARIABLE_DISPERSION
 from detectors.peers.node_effects import LATELY, alike, scatter, step_noise
 from detectors.peers.peers import MIN_PEERS, PeerGroups
-from detectors.peers.place_mates import PlaceMates
-from detectors.peers.positions import Positions
+from detectors.peers.places.attempt_before import AttemptBefore
+from detectors.peers.places.place_mates import PlaceMates
+from detectors.peers.places.positions import Positions
 from detectors.peers.ratios import Ratios, StepTimes
 from detectors.peers.replicas import Replicas
 from detectors.peers.rotating_slowness import ROUND

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from detectors.peers.peers import MIN_PEERS
-from detectors.peers.positions import Positions
+from detectors.peers.places.positions import Positions
+from detectors.peers.places.roles import roles_from_coords
 from detectors.peers.replicas import Replicas
-from detectors.peers.roles import roles_from_coords
 from detectors.peers.shards import Shards
 from detectors.peers.shared_work import SharedWork
 from detectors.straggler.config import StragglerConfig
@@ -16,7 +16,7 @@ from detectors.straggler.slow_groups import GroupFamilies
 from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import UNKNOWN_NODE
 from streams.job.likely_nodes import likely_nodes
-from streams.job.step_rows import COORDS, Identity
+from streams.job.rows.step_rows import COORDS, Identity
 
 
 def make_core(

@@ -6,7 +6,7 @@ from typing import Protocol
 from slowrank.telemetry import Suspicion
 from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
-from streams.job.step_aligner import Step
+from streams.job.rows.step_aligner import Step
 from streams.job.view import JobView
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from detectors.straggler.core import DecisionCore, HeldSlow, StepResult
 from slowrank.telemetry import UNKNOWN_NODE, JobSteps, OpenStep, RankPace, StepsReported, Suspicion
 from streams.job.aspect import Key
-from streams.job.attempts import Attempt, Layout
 from streams.job.config import JobStageConfig
 from streams.job.core import make_core
 from streams.job.detector import JobDetector
@@ -17,8 +16,9 @@ from streams.job.detectors.pace import Paces
 from streams.job.detectors.slow_ranks import open_ranks
 from streams.job.memory import JOB_BYTES, RANK_BYTES, ROW_BYTES
 from streams.job.node_clocks import NodeClocks
-from streams.job.step_aligner import Step, StepAligner
-from streams.job.step_rows import Rows
+from streams.job.rows.attempts import Attempt, Layout
+from streams.job.rows.step_aligner import Step, StepAligner
+from streams.job.rows.step_rows import Rows
 from streams.job.table import GpuPlace
 from streams.job.view import JobView
 from streams.open_suspicions import OpenSuspicions

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from streams.job.step_rows import Identity
+from streams.job.rows.step_rows import Identity
 
 # GPUs of most training nodes (DGX and HGX A100, H100, H200, B200); other jobs have a divisor of it to a node.
 _MOST_GPUS = 8

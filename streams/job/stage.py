@@ -12,8 +12,8 @@ from streams.job.config import JobStageConfig
 from streams.job.detector import JobDetector
 from streams.job.job import Job, OpenOfJob, Out
 from streams.job.memory import JobMemory, Shortage, bytes_needed
-from streams.job.step_aligner import Step
-from streams.job.step_rows import Rows, rows_of
+from streams.job.rows.step_aligner import Step
+from streams.job.rows.step_rows import Rows, rows_of
 from streams.job.table import JobKey, JobTable
 from streams.stage import Input
 

@@ -7,7 +7,7 @@ from detectors.straggler.core import DecisionCore, Ints, StepResult
 from slowrank.telemetry import UNKNOWN_NODE, Subject, Suspicion
 from streams.job.aspect import Aspect, Key
 from streams.job.likely_nodes import likely_nodes
-from streams.job.step_rows import Identity
+from streams.job.rows.step_rows import Identity
 from streams.open_suspicions import OpenSuspicions
 
 

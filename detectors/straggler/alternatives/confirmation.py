@@ -24,7 +24,7 @@ Effects are log ratios to peers (compute) or shares of the peers' work (data, re
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.place_mates import PlaceMates
+from detectors.peers.places.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
 from detectors.straggler.alternatives.loading_by_chance import is_by_chance

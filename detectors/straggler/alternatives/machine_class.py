@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from detectors.peers.node_effects import MOST_OF_MACHINE, USUAL
 from detectors.peers.peers import group_quantile
-from detectors.peers.place_mates import PlaceMates
+from detectors.peers.places.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
 from detectors.straggler.alternatives.position import MOST, POSITION

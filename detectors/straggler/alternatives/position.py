@@ -5,9 +5,9 @@ import numpy.typing as npt
 
 from detectors.peers.node_effects import MOST_OF_MACHINE
 from detectors.peers.peers import PeerGroups, group_median
-from detectors.peers.place_mates import PlaceMates
+from detectors.peers.places.place_mates import PlaceMates
+from detectors.peers.places.roles import is_one_machine, looks_like_stage
 from detectors.peers.ratios import Ratios
-from detectors.peers.roles import is_one_machine, looks_like_stage
 from detectors.peers.shards import Shards
 from detectors.robust import nan_median
 from detectors.straggler.candidate import HALF, LEAST_OWN_PAST, LOOK_BEFORE, Candidate

@@ -7,10 +7,10 @@ from functools import reduce
 import msgspec
 
 from alerts.cases.case import Case
+from alerts.cases.cost.gpu_hours_lost import GpuHoursLost
+from alerts.cases.cost.slow_time import SlowTime
 from alerts.cases.gathered import gathered_sources
-from alerts.cases.gpu_hours_lost import GpuHoursLost
 from alerts.cases.lifecycle import transition
-from alerts.cases.slow_time import SlowTime
 from alerts.cases.source import Source
 from slowrank.telemetry import Suspicion
 from streams.cluster.incidents.kinds import EVERYWHERE

@@ -17,8 +17,8 @@ from slowrank.telemetry import Evidence, Suspicion
 from slowrank.telemetry.records import Suspect
 from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
-from streams.job.step_aligner import Floats, Step
-from streams.job.step_rows import COORDS, SECONDS
+from streams.job.rows.step_aligner import Floats, Step
+from streams.job.rows.step_rows import COORDS, SECONDS
 from streams.job.suspicions import WEIGHT_SLOW, about_job, dated
 from streams.job.view import JobView
 

@@ -13,7 +13,7 @@ from slowrank.telemetry import Evidence, HangVote, OpenStep, Suspicion
 from slowrank.telemetry.records import Suspect
 from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
-from streams.job.step_aligner import Step
+from streams.job.rows.step_aligner import Step
 from streams.job.suspicions import PROGRESS, WEIGHT_SLOW, dated
 from streams.job.view import JobView, spans
 

@@ -7,7 +7,7 @@ from detectors.job.waits.shared_wait import SharedWait
 from slowrank.telemetry import Evidence, Suspicion
 from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore
-from streams.job.step_aligner import Step
+from streams.job.rows.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, about_job
 from streams.job.view import JobView, spans
 

@@ -10,8 +10,8 @@ from detectors.job.loss import LossAnomaly, LossWatch, Series
 from slowrank.telemetry import Baseline, Evidence, Suspicion
 from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
-from streams.job.step_aligner import Floats, Step
-from streams.job.step_rows import LOSSES
+from streams.job.rows.step_aligner import Floats, Step
+from streams.job.rows.step_rows import LOSSES
 from streams.job.suspicions import dated
 from streams.job.view import JobView
 

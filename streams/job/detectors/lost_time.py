@@ -12,8 +12,8 @@ from detectors.robust import Floats, nan_median
 from slowrank.telemetry import Lost, Suspicion
 from streams.job.aspect import Key
 from streams.job.detectors.slow_ranks import COMPUTE, INTERMITTENT
-from streams.job.step_aligner import Step
-from streams.job.step_rows import SECONDS
+from streams.job.rows.step_aligner import Step
+from streams.job.rows.step_rows import SECONDS
 from streams.job.view import JobView
 
 _MEASURED = [SECONDS.index(name) for name in ("step", "checkpoint")]

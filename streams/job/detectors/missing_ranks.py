@@ -8,7 +8,7 @@ from detectors.job.missing_rows import MissingRows
 from slowrank.telemetry import UNKNOWN_NODE, Evidence, Suspicion
 from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
-from streams.job.step_aligner import Step
+from streams.job.rows.step_aligner import Step
 from streams.job.suspicions import PROGRESS, WEIGHT_SLOW, dated
 from streams.job.view import JobView
 

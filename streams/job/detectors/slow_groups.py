@@ -11,7 +11,7 @@ from slowrank.telemetry.records import Suspect
 from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore
 from streams.job.detectors.slow_ranks import PART, suspicion_of
-from streams.job.step_aligner import Step
+from streams.job.rows.step_aligner import Step
 from streams.job.suspicions import STEPS, dated
 from streams.job.view import JobView, spans
 

@@ -6,7 +6,7 @@ from detectors.job.waits.slow_network import SlowNetwork
 from slowrank.telemetry import Evidence, Suspicion
 from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore
-from streams.job.step_aligner import Step
+from streams.job.rows.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, about_job
 from streams.job.view import JobView
 

@@ -18,7 +18,7 @@ from detectors.straggler.core import (
 from slowrank.telemetry import Baseline, Evidence, Peers, Suspicion
 from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore
-from streams.job.step_aligner import Step
+from streams.job.rows.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, dated
 from streams.job.view import JobView
 

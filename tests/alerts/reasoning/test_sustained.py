@@ -2,7 +2,7 @@
 
 import pytest
 
-from alerts.cases.slow_time import SlowTime
+from alerts.cases.cost.slow_time import SlowTime
 from alerts.reasoning.calibration import Basis
 from alerts.reasoning.sustained import worth_a_page
 

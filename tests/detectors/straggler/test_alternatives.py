@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detectors.peers.peers import PeerGroups
-from detectors.peers.place_mates import PlaceMates
+from detectors.peers.places.place_mates import PlaceMates
 from detectors.peers.ratios import StepTimes
 from detectors.peers.shards import Shards
 from detectors.straggler.alternatives.confirmation import is_confirmed

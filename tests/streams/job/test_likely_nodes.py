@@ -3,7 +3,7 @@
 import pytest
 
 from streams.job.likely_nodes import likely_nodes
-from streams.job.step_rows import Identity
+from streams.job.rows.step_rows import Identity
 
 
 def job(ranks, local=None, tensor_parallel=None):

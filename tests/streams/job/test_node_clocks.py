@@ -9,8 +9,8 @@ import pytest
 from slowrank.telemetry import Suspicion
 from slowrank.telemetry.rows.json_rows import steps_record
 from streams.job.node_clocks import NodeClocks
+from streams.job.rows.step_rows import rows_of
 from streams.job.stage import JobStage
-from streams.job.step_rows import rows_of
 
 T0 = 1_795_160_000.0
 

@@ -8,8 +8,8 @@ from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import UNKNOWN_NODE, Evidence, Subject, Suspicion
 from streams.job.detectors.lost_time import JobCosts
 from streams.job.detectors.slow_ranks import COMPUTE
-from streams.job.step_aligner import Step
-from streams.job.step_rows import Identity
+from streams.job.rows.step_aligner import Step
+from streams.job.rows.step_rows import Identity
 from streams.job.view import JobView
 from streams.open_suspicions import OpenSuspicions
 

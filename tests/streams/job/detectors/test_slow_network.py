@@ -8,8 +8,8 @@ from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import Subject
 from streams.job.config import JobStageConfig
 from streams.job.detectors.slow_network import NETWORK, SlowNetworkDetector
-from streams.job.step_aligner import Step
-from streams.job.step_rows import Identity
+from streams.job.rows.step_aligner import Step
+from streams.job.rows.step_rows import Identity
 from streams.job.suspicions import about_job
 from streams.job.view import JobView
 from streams.open_suspicions import OpenSuspicions

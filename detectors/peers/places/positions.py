@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.peers.peers import MIN_PEERS, PeerGroups
-from detectors.peers.roles import is_regular
+from detectors.peers.places.roles import is_regular
 from detectors.robust import nan_median
 
 Floats = npt.NDArray[np.float64]

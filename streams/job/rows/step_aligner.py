@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.peers.ratios import StepTimes
-from streams.job.step_rows import LOSSES, SQUARES, Identity, Rows
+from streams.job.rows.step_rows import LOSSES, SQUARES, Identity, Rows
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

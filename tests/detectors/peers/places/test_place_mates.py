@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from detectors.peers.peers import PeerGroups
-from detectors.peers.place_mates import PlaceMates
+from detectors.peers.places.place_mates import PlaceMates
 from detectors.peers.ratios import StepTimes
 from detectors.straggler.slow_groups import GroupFamilies
 from detectors.straggler.step_detector import StragglerDetector

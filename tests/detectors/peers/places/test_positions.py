@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from detectors.peers.peers import PeerGroups
-from detectors.peers.positions import Positions
+from detectors.peers.places.positions import Positions
 from detectors.peers.ratios import Ratios, StepTimes
 from detectors.straggler.config import StragglerConfig
 

@@ -1,6 +1,6 @@
 """For how long a case has slowed its job."""
 
-from alerts.cases.slow_time import SlowTime
+from alerts.cases.cost.slow_time import SlowTime
 
 
 def test_each_report_adds_the_time_since_the_last():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from slowrank.telemetry.rows.json_rows import steps_record
-from streams.job.step_aligner import StepAligner
-from streams.job.step_rows import LOSSES, SQUARES, rows_of
+from streams.job.rows.step_aligner import StepAligner
+from streams.job.rows.step_rows import LOSSES, SQUARES, rows_of
 
 T0 = 1000.0
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from detectors.peers.attempt_before import AttemptBefore
 from detectors.peers.peers import PeerGroups
+from detectors.peers.places.attempt_before import AttemptBefore
 
 NODES = PeerGroups.of(np.repeat(np.arange(3), 4))
 LAST, PART = np.arange(12) >= 8, np.arange(12) >= 10

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.peers.peers import PeerGroups
-from detectors.peers.roles import (
+from detectors.peers.places.roles import (
     is_one_machine,
     is_regular,
     looks_like_stage,

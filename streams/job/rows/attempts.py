@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from detectors.peers.attempt_before import AttemptBefore
+from detectors.peers.places.attempt_before import AttemptBefore
 from slowrank.telemetry import UNKNOWN_NODE
-from streams.job.step_aligner import StepAligner
+from streams.job.rows.step_aligner import StepAligner
 
 
 @dataclass(frozen=True, slots=True)

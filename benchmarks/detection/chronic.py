@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 
 from detectors.fleet.chronic import MIN_DAYS, Day, Fleet, Machine, Pace, chronic, fleet_of
-from detectors.peers.ratios import StepTimes
+from detectors.peers.step_times import StepTimes
 from detectors.straggler.step_detector import StragglerDetector
 from store.migrate import migrate
 from store.telemetry.rank_pace import means, suspects, write_rank_paces

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.detection.step_jobs import START, Coords, records, synchronous
 from benchmarks.memory import resident_mb
-from detectors.peers.ratios import StepTimes
+from detectors.peers.step_times import StepTimes
 from detectors.straggler.config import StragglerConfig
 from slowrank.telemetry import JobSteps, Suspicion, decode_steps, encode
 from streams.job.core import make_core

@@ -4,13 +4,10 @@ Pure: numbers per rank in, who and how much out. Racks, switches and rails are
 ``detectors.node.fault_domains``.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.peers import MIN_PEERS, PeerGroups, group_median, group_quantile
+from detectors.peers.peers import MIN_PEERS, PeerGroups, group_median
 from detectors.robust import nan_median, spread
 
 Floats = npt.NDArray[np.float64]
@@ -26,25 +23,6 @@ _SHARE = 1 / 16
 
 # Share of a machine's ranks from which it is the machine that stalls. Chosen: of eight, two may show it late.
 MOST_OF_MACHINE = 0.75
-
-# Chosen: share of its slowness by which machines of one class, and their ranks, differ.
-ONE_CLASS = 0.35
-
-# Chosen: models differ by more. Machines that differ by less are a class where the others differ by little,
-# and by three per cent at least: healthy machines differ by one per cent.
-LEAST_CLASS = float(np.log(1.1))
-LEAST_CLEAR = float(np.log(1.03))
-
-# Chosen: spreads of the other machines from which one is different (``confirmation.UNLIKE_PEERS``).
-_CLEARLY = 5.0
-
-# Machines of a class up to which it is compared with other classes too. Chosen: a median of four machines
-# hardly follows one of them.
-_FEW_MACHINES = 3
-
-# The quantile of a role that is usual while up to nearly two thirds of it are slow. Chosen: a lower one is
-# noisier.
-USUAL = 0.35
 
 # Steps before the last ones that show what is usual of a machine with most of a role. Chosen: their median
 # absolute deviation is known to a third.
@@ -117,81 +95,6 @@ def slowed_majority(v: Floats, of: tuple[Majority, ...]) -> Bools:
         if behind >= max(_LEAST_RISE, _CLEAR_SIGMAS * noise) and rose and each:
             slowed[mine] = True
     return slowed
-
-
-def slow_class(usual: Floats, nodes: PeerGroups, *, least: float) -> Bools:
-    """Return the ranks of machines that are a class of their own, [ranks]: of another model, or under a power
-    limit.
-
-    ``usual`` [ranks] are the ranks' usual log ratios to their role. At least two whole machines have to be
-    slower by as much, and by ``least``: a class is bought or limited together, faults come one by one. A rank
-    that has its machine to itself may be of it, too.
-    """
-    middle = np.nan_to_num(group_median(usual, nodes))
-    near = np.abs(usual - middle[nodes.index]) <= ONE_CLASS * middle[nodes.index]
-    whole = np.bincount(nodes.index, weights=near) >= MOST_OF_MACHINE * nodes.sizes
-    slow = whole & (middle >= least) & (nodes.sizes >= 2)
-    if slow.any():
-        typical = float(np.median(middle[slow]))
-        one_class = np.abs(middle - typical) <= ONE_CLASS * typical
-        # Of a class that is hardly slower than the least, some machines seem to be a little quicker.
-        slow = whole & one_class & (np.count_nonzero(slow & one_class) >= 2)
-    found: Bools = slow[nodes.index]
-    return found
-
-
-def is_clear(one_class: Bools, usual: Floats, nodes: PeerGroups) -> bool:
-    """Return whether the machines of ``one_class`` [ranks], slower by their ``usual`` log ratios [ranks], are
-    alike and apart from all others: by as much as models differ by, or by far more than these differ, and no
-    machine lies between.
-    """
-    middle = np.nan_to_num(group_median(usual, nodes))
-    mine = np.bincount(nodes.index, weights=one_class) > 0
-    if not mine.any():
-        return False
-    typical, others = float(np.median(middle[mine])), middle[~mine]
-    if spread(middle[mine]) > ONE_CLASS * typical:
-        # Of two machines one may be twice as slow as the other: these are two faults.
-        return False
-    between = (others > ONE_CLASS * typical) & (others < (1.0 - ONE_CLASS) * typical)
-    apart = float(spread(others)) if others.size else 0.0
-    return typical >= LEAST_CLASS or not (between.any() or typical < max(LEAST_CLEAR, _CLEARLY * apart))
-
-
-@dataclass(frozen=True, slots=True)
-class SmallClasses:
-    """Classes that have a few machines of a role, of which a median follows each machine. Their ranks,
-    ``ranks`` [ranks], are compared with all of their role, ``roles``, by how much more or less than usual of
-    their class they take longer: one machine alone of its class so by its own past.
-
-    ``one_class`` [ranks] are the ranks of one of the two classes, and ``usual`` [ranks] is what is usual of
-    each rank's class in its role.
-    """
-
-    ranks: Bools
-    one_class: Bools
-    usual: Floats
-    roles: PeerGroups
-
-    @classmethod
-    def of(
-        cls, usual: Floats, nodes: PeerGroups, *, one_class: Bools, roles: PeerGroups
-    ) -> "SmallClasses | None":
-        """Build from the ranks' ``usual`` log ratios to their role [ranks]; None where no class is small."""
-        classes = PeerGroups.of(2 * roles.index + one_class)
-        pairs = np.unique(np.stack([classes.index, nodes.index]), axis=1)
-        few = np.bincount(pairs[0])[classes.index] <= _FEW_MACHINES
-        within = np.bincount(roles.index, weights=one_class)
-        few &= ((within > 0) & (within < roles.sizes))[roles.index]
-        of_class = np.nan_to_num(group_quantile(usual, classes, USUAL))
-        return cls(few, one_class, classes.spread_out(of_class), roles) if few.any() else None
-
-    def ratio(self, v: Floats, reference: Callable[[Floats, PeerGroups], Floats]) -> Floats:
-        """Return log seconds ``v`` over those usual of each rank's class and over the ``reference`` of its
-        role, each [..., ranks]."""
-        over_class = v - self.usual
-        ratio: Floats = over_class - reference(over_class, self.roles)
-        return ratio
 
 
 def alike(changed: Bools, nodes: PeerGroups, rank: int) -> Bools:

@@ -21,56 +21,37 @@ Learnt after 20 settled steps: whether ranks share a wall clock, from the coeffi
 times over ranks, and roles, where no coordinates are given, from gaps between the ranks' usual times, or from
 the place of each in its replica where amounts of work show who has one batch (``batches``). With coordinates
 or batches, classes of machines within roles, too: of another model, or under a power limit
-(``node_effects``). Then and later: positions, whose ranks take longer at the same steps, as those of a
+(``machine_classes``). Then and later: positions, whose ranks take longer at the same steps, as those of a
 popular expert do (``positions``).
 
 Arrays are [ranks] per step, [steps, ranks] over the window; NaN was not read.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from detectors.peers.batches import Batches
+from detectors.peers.clock import is_asynchronous, resolution
 from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
-from detectors.peers.node_effects import (
-    LEAST_CLEAR,
-    USUAL,
-    Majority,
-    SmallClasses,
-    is_clear,
-    majorities,
-    slow_class,
-    slowed_majority,
-    suspected,
-)
-from detectors.peers.peers import MIN_PEERS, PeerGroups, group_median, group_quantile, peer_median
+from detectors.peers.node_effects import Majority, majorities, slowed_majority, suspected
+from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.places.attempt_before import STEPS, AttemptBefore
+from detectors.peers.places.machine_classes import SmallClasses, class_from_start, no_replica, slow_class
 from detectors.peers.places.positions import Positions
 from detectors.peers.places.roles import roles_by_place, roles_from_times
 from detectors.peers.replicas import Replicas
 from detectors.peers.shards import Shards
-from detectors.peers.workload import WorkModel, fit_work
-from detectors.robust import nan_max, nan_mean, nan_median
+from detectors.peers.step_times import Source, StepTimes, busy_between, compared, logs, rest_of, since_last
+from detectors.peers.workload import WorkModel, explains, explains_changes, explains_uneven, fit_work
+from detectors.robust import nan_max, nan_median
 from detectors.straggler.config import StragglerConfig
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
-
-Source = Literal["compute", "outside_transfers", "step"]
-"""What is compared of each rank: its own work; what transfers leave of its step; the step itself."""
-
-# Coefficient of variation of step times over ranks above which the ranks do not share a wall clock. Chosen:
-# below the 0.5 % by which the compute of recorded ranks differs in a step.
-_ASYNCHRONOUS = 0.003
-
-# The same where compute times are given too. Chosen: step times differ a little by where they are measured.
-_ASYNCHRONOUS_WORK = 0.02
 
 # Steps seen after which it is looked for who works on one batch. Chosen: as soon as a rank at twice its
 # peers' time may be named (``since_start``), and again where rows are missing.
@@ -88,21 +69,8 @@ _POSITIONS_SOON, _POSITIONS_AGAIN = (20, 40, 80, 160), 320
 # Steps whose median is a rank's usual ratio. Chosen: known to a fifth of the noise of a step.
 _SPREAD_STEPS = 50
 
-# Amounts or replicas explain the work if the spread falls to this share. Chosen: any fit takes a little away.
-_WORK_GAIN = 0.7
-
 # Steps, spread over all held, in which replicas are tried. Chosen: they show a spread at a fifth of the cost.
 _TRIAL_STEPS = 50
-
-# Places among the times between steps, ascending, of what most ranks take, and the share of a step that these
-# may be apart for the times to be compared. Chosen: a node of a job of two leaves the other half alike; what
-# is beside the work is noisier than the work itself (0.5 %), but times rounded to a tenth of a step show
-# nothing.
-_MOST_BETWEEN, _EVEN_BETWEEN = (0.1, 0.4), 0.02
-
-# Share by which another amount differs, and steps of ranks that have one. Chosen: what a fit needs
-# (``workload``).
-_UNEVEN, _LEAST_UNEVEN = 0.01, 40
 
 SERIES = (
     "v", "x", "role", "data_x", "rest_x", "ts", "step", "compute", "wait", "data", "comm", "rest", "tokens",
@@ -111,27 +79,6 @@ SERIES = (
 
 # All but the time of day, of which single precision would leave minutes.
 _SINGLE = frozenset(SERIES) - {"ts"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimes:
-    """One step: event times ``ts`` and seconds, each [ranks]; NaN = not read.
-
-    ``squares`` are the sums of the squared lengths of each rank's sequences, None where no rank reports them.
-    ``numbered``: a number is the same step on all ranks, and the next one is the next step.
-    """
-
-    number: int
-    ts: Floats
-    step: Floats
-    compute: Floats
-    wait: Floats
-    data: Floats
-    comm: Floats
-    checkpoint: Floats
-    tokens: Floats
-    squares: Floats | None = None
-    numbered: bool = True
 
 
 def window_bytes(config: StragglerConfig) -> int:
@@ -239,7 +186,7 @@ class Ratios:
         if self._by_times is None or self.asynchronous or self.source != "compute" or self.settled < STEPS:
             return None
         role = nan_median(self.history.last("role", STEPS))
-        return AttemptBefore(self._by_times, nan_median(_logs(self.history.last("compute", STEPS))), role)
+        return AttemptBefore(self._by_times, nan_median(logs(self.history.last("compute", STEPS))), role)
 
     def slowed_since_restart(self, slow: Bools, *, size: float) -> bool:
         """Return whether ``slow`` [ranks] are those of one node that was level with its role before the job
@@ -248,7 +195,7 @@ class Ratios:
         return before is not None and before.slowed_since(slow, self.nodes, size=size)
 
     def _same_before(self) -> AttemptBefore | None:
-        levels = nan_median(_logs(self.history.last("compute", min(self.history.count, self.config.learn))))
+        levels = nan_median(logs(self.history.last("compute", min(self.history.count, self.config.learn))))
         return self.before if self.before is not None and self.before.is_same_work(levels) else None
 
     def mates(self, rank: int) -> Bools:
@@ -262,7 +209,7 @@ class Ratios:
         if self.first_number is None:
             self.first_number, self.first_ts = t.number, float(np.nanmin(t.ts))
             self.started = float(np.nanmin(t.ts - np.nan_to_num(t.step)))
-        source, seconds = _seconds(t)
+        source, seconds = compared(t)
         changed = self.source not in (None, source)
         if changed:
             self.settled, self._level, self.work, self._roles_settled = 0, None, None, self.roles_known
@@ -287,7 +234,7 @@ class Ratios:
         if self._level is None and self.settled >= _LEVEL_STEPS:
             self._level = nan_median(self.history.last("v", _LEVEL_STEPS))
         if self.settled <= self.config.learn or self.settled % _WORK_REFIT == 0:
-            self._learn_resolution()
+            self.resolution = resolution(self.history.last("compute", self.config.learn)) or self.resolution
         if self.settled == self.config.learn:
             self._learn_clock()
         if self.settled == self.config.learn or self.settled % _WORK_REFIT == 0:
@@ -364,19 +311,9 @@ class Ratios:
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
 
     def slow_class(self, usual: Floats, *, least: float) -> Bools:
-        """Return the ranks of machines that are a class of their own (``node_effects``), [ranks]. Those of
+        """Return the ranks of machines that are a class of their own (``machine_classes``), [ranks]. Those of
         one replica of many are none: a class is larger than that, and no matter of who works on one batch."""
-        return self._but_a_replica(slow_class(usual, self.nodes, least=least))
-
-    def _clear_class(self, usual: Floats) -> Bools:
-        """Return the ranks of machines that clearly are a class of their own from the start, [ranks]."""
-        # Of a role of which half is of another class, the median is neither's.
-        over = usual - self.groups.spread_out(group_quantile(usual, self.groups, USUAL))
-        slow = self._but_a_replica(slow_class(over, self.nodes, least=LEAST_CLEAR))
-        return slow & is_clear(slow, over, self.nodes)
-
-    def _but_a_replica(self, slow: Bools) -> Bools:
-        return np.zeros_like(slow) if self.replicas is not None and self.replicas.is_one(slow) else slow
+        return no_replica(slow_class(usual, self.nodes, least=least), self.replicas)
 
     def spread_without(self, ranks: Bools) -> float:
         """Return how much ranks differ from their peers for good beside some ``ranks`` [ranks], by twice the
@@ -404,16 +341,16 @@ class Ratios:
         """Return log ratios to role peers as measured, with no work taken out, [steps, ranks]."""
         if self.work is None:
             return self.with_batch(steps) if self._share_batches else self.history.last("role", steps)
-        return self._against_role(_logs(self.history.last("compute", steps)))
+        return self._against_role(logs(self.history.last("compute", steps)))
 
     def _push(self, t: StepTimes, seconds: Floats) -> None:
-        v = _logs(seconds)
+        v = logs(seconds)
         squares = np.full(self.ranks, np.nan) if t.squares is None else t.squares
         if self.work is not None:
             v = v - self.work.log_expected(t.tokens, squares)
         role = self._role_ratio(v)
-        self.between = _since_last(self._ended, t)
-        rest = _rest(t) + _busy_between(self.between, t)
+        self.between = since_last(self._ended, t)
+        rest = rest_of(t) + busy_between(self.between, t)
         self._ended = (t.number, t.ts) if t.numbered else None
         like = self.everyone if self.groups.narrowest <= MIN_PEERS else self.groups
         self.history.push(
@@ -485,20 +422,10 @@ class Ratios:
 
     def _learn_clock(self) -> None:
         """Distinguish ranks that wait for each other from ranks whose step times differ as work does."""
-        steps = _variation(self.history.last("step", self.config.learn))
+        step, compute = (self.history.last(name, self.config.learn) for name in ("step", "compute"))
+        self.asynchronous = is_asynchronous(step, None if self.source == "step" else compute)
         if self.source == "step":
-            self.asynchronous = steps >= _ASYNCHRONOUS
             self.common_clock = not self.asynchronous
-        else:
-            work = _variation(self.history.last("compute", self.config.learn))
-            # On one clock steps take as long on all ranks, however much work differs; else they differ too.
-            self.asynchronous = steps >= max(_ASYNCHRONOUS_WORK, 0.5 * work)
-
-    def _learn_resolution(self) -> None:
-        """Learn how coarse times are: the least difference of two, as a share of the usual one."""
-        seconds = self.history.last("compute", self.config.learn)
-        if (times := np.unique(seconds[np.isfinite(seconds)])).size > 1:
-            self.resolution = float(np.diff(times).min() / np.median(times))
 
     def _learn_work(self) -> None:
         """Fit time against the reported work; keep the fit where it explains a good part of the ranks'
@@ -510,10 +437,10 @@ class Ratios:
             return
         n = min(self.settled, self.config.history)
         expected = model.log_expected(last("tokens", n), last("squares", n))
-        v = _logs(last("compute", n)) - expected
+        v = logs(last("compute", n)) - expected
         role, raw = self._role_ratio(v), self.raw_role(n)
-        uneven = np.abs(expected - self._reference(expected, self.groups)) >= _UNEVEN
-        if not (_falls(role, raw) or _falls_where(uneven, role, raw)):
+        over_peers = expected - self._reference(expected, self.groups)
+        if not (explains(role, raw) or explains_uneven(over_peers, role, raw)):
             return
         if self.work is None:
             # Usual times so far were as measured; from now on times are over the expected ones.
@@ -537,7 +464,7 @@ class Ratios:
         # For the trial: `_role_ratio` goes by it.
         self._share_batches = True
         # Batches change, some after many steps; what stays with a replica are slower machines.
-        if not _falls(_varying(self._role_ratio(v[some])), _varying(before)):
+        if not explains_changes(self._role_ratio(v[some]), before):
             self._share_batches = False
         else:
             self._rewrite(v, self._role_ratio(v))
@@ -573,10 +500,7 @@ class Ratios:
     def _learn_classes(self) -> None:
         """Machines that are as much slower, or quicker, from the start are roles of their own."""
         role = self.history.last("role", self.config.learn)
-        usual = nan_median(role)
-        one_class = self._clear_class(usual)
-        if not one_class.any():
-            one_class = self._quicker_class(usual)
+        one_class = class_from_start(nan_median(role), self.nodes, self.groups, self.replicas)
         split = PeerGroups.of(2 * self.groups.index + one_class)
         if one_class.any() and split.narrowest > MIN_PEERS:
             self._learn_small_classes(role, one_class, self.groups)
@@ -589,40 +513,8 @@ class Ratios:
         usual = nan_median(role)
         self._small_classes = SmallClasses.of(usual, self.nodes, one_class=one_class, roles=roles)
 
-    def _quicker_class(self, usual: Floats) -> Bools:
-        """Return the ranks of machines that are a quicker class, [ranks], if all others of their roles are of
-        one class as well: where most are of the slower one, that is what is usual."""
-        quick = self._clear_class(-usual)
-        level = self.groups.spread_out(group_median(np.where(quick, usual, np.nan), self.groups))
-        beside = ~np.isfinite(usual - level)
-        over = np.where(beside, 0.0, usual - level)
-        slower = slow_class(over, self.nodes, least=LEAST_CLEAR)
-        one = bool((slower | quick | beside).all()) and is_clear(slower, over, self.nodes)
-        return quick & one
-
     def _rewrite(self, v: Floats, role: Floats) -> None:
         self.history.overwrite(v=v, role=role, x=self._change_ratio(v, role))
-
-
-def _seconds(t: StepTimes) -> tuple[Source, Floats]:
-    """Choose what is compared: compute, else the step without its waits, or its transfers, else the step.
-
-    Steps of ranks that wait for each other last as long on each, so that the compute of a few, who have peers
-    among themselves, says more.
-    """
-    half, computing = np.isfinite(t.step).sum() / 2, np.isfinite(t.compute).sum()
-    if computing >= half:
-        return "compute", t.compute
-    # What is neither waiting nor loading nor saving is the rank's own work.
-    if np.isfinite(t.wait).sum() >= half:
-        return "compute", t.step - t.wait - np.nan_to_num(t.data) - np.nan_to_num(t.checkpoint)
-    if computing > MIN_PEERS:
-        return "compute", t.compute
-    # Where no rank reports its waiting, transfers mostly contain it. Where they do not, what they leave is as
-    # long on all ranks.
-    if np.isfinite(t.comm).sum() >= half:
-        return "outside_transfers", t.step - t.comm - np.nan_to_num(t.data) - np.nan_to_num(t.checkpoint)
-    return "step", t.step
 
 
 def _excess(values: Floats, seconds: Floats, groups: PeerGroups) -> Floats:
@@ -634,78 +526,3 @@ def _excess(values: Floats, seconds: Floats, groups: PeerGroups) -> Floats:
         return values.copy()
     excess: Floats = (values - peer_median(values, groups)) / nan_median(seconds)
     return excess
-
-
-def _rest(t: StepTimes) -> Floats:
-    """Return what is left of each rank's step beside work, loading, saving and waiting, [ranks].
-
-    Transfers are in it where waits are reported: a rank whose own transfers are long holds up all others.
-    Where they are not, transfers are taken off too, for the waiting is then within them. NaN where ranks
-    report neither compute nor where they wait: what is left is then their waiting.
-    """
-    half = t.step.size / 2
-    waits = max(np.isfinite(t.wait).sum(), np.isfinite(t.comm).sum())
-    if (t.compute > 0).sum() < half or waits < half:
-        return np.full(t.step.size, np.nan)
-    idle = np.where(np.isfinite(t.wait), t.wait, t.comm)
-    rest: Floats = t.step - t.compute - sum(np.fmax(part, 0.0) for part in (idle, t.data, t.checkpoint))
-    return rest
-
-
-def _since_last(ended: tuple[int, Floats] | None, t: StepTimes) -> Floats:
-    """Return the time of each rank between its last step and this one, (ts - ts of that one) - step, [ranks];
-    NaN where the step before, which ``ended`` at these times, is not at hand."""
-    if ended is None or not t.numbered or t.number != ended[0] + 1:
-        return np.full(t.step.size, np.nan)
-    between: Floats = t.ts - ended[1] - t.step
-    return between
-
-
-def _busy_between(between: Floats, t: StepTimes) -> Floats:
-    """Return how long each rank was busy ``between`` its last step and this one, [ranks]: where it loads data
-    outside of its steps, the others wait for it within theirs.
-
-    Zero where it is not known, and on all ranks where the times of the many that are least busy do not
-    agree: then ``ts`` is not when the step ended, or coarse. What all ranks share, as an evaluation, makes
-    none differ from its peers.
-    """
-    none = np.zeros(t.step.size)
-    known = between[np.isfinite(between)]
-    if not known.size:
-        return none
-    least, most = np.quantile(known, _MOST_BETWEEN)
-    # Negated: without the time of a step nothing is even.
-    if not most - least <= _EVEN_BETWEEN * nan_median(t.step):
-        return none
-    return np.fmax(between, none)
-
-
-def _falls(role: Floats, raw: Floats) -> bool:
-    """Return whether the spread of log ratios falls from ``raw`` to ``role``, [steps, ranks]."""
-    return classify(role).dispersion <= _WORK_GAIN * classify(raw).dispersion
-
-
-def _varying(role: Floats) -> Floats:
-    """Return log ratios [steps, ranks] less what is usual of each rank."""
-    varying: Floats = role - nan_median(role)
-    return varying
-
-
-def _falls_where(uneven: Bools, role: Floats, raw: Floats) -> bool:
-    """Return whether it falls where a rank has another amount than its peers, which may be few steps."""
-    known = uneven & np.isfinite(role) & np.isfinite(raw)
-    if np.count_nonzero(known) < _LEAST_UNEVEN:
-        return False
-    return bool(np.median(np.abs(role[known])) <= _WORK_GAIN * np.median(np.abs(raw[known])))
-
-
-def _variation(seconds: Floats) -> float:
-    """Return the usual coefficient of variation over ranks of ``seconds`` [steps, ranks]; NaN of zeros."""
-    mean = nan_mean(seconds, axis=1)
-    mean = np.where(mean > 0, mean, np.nan)
-    deviation = np.sqrt(nan_mean((seconds - mean[:, None]) ** 2, axis=1))
-    return float(nan_median(deviation / mean))
-
-
-def _logs(seconds: Floats) -> Floats:
-    return np.log(np.where(seconds > 0, seconds, np.nan))

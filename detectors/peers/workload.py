@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from detectors.peers.job_kind import classify
+from detectors.robust import nan_median
+
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
@@ -25,6 +28,13 @@ _MIN_SPREAD = 0.01
 # Of two amounts, one that a rank reports less often than in this share of the steps of the other is left out.
 # Chosen: it would leave that rank without an expectation in every tenth step.
 _MIN_REPORTED = 0.9
+
+
+# Amounts or replicas explain the work if the spread falls to this share. Chosen: any fit takes a little away.
+_WORK_GAIN = 0.7
+
+# Share by which another amount differs, and steps of ranks that have one. Chosen: what a fit needs.
+_UNEVEN, _LEAST_UNEVEN = _MIN_SPREAD, _MIN_POINTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,27 @@ def fit_work(seconds: Floats, tokens: Floats, squares: Floats) -> WorkModel | No
             return WorkModel(float(base), **dict(zip(names, each, strict=True)))
         del names[int(np.argmin(slopes))]
     return None
+
+
+def explains(left: Floats, raw: Floats) -> bool:
+    """Return whether the spread of log ratios [steps, ranks] falls from ``raw`` to what is ``left``."""
+    return classify(left).dispersion <= _WORK_GAIN * classify(raw).dispersion
+
+
+def explains_uneven(over_peers: Floats, left: Floats, raw: Floats) -> bool:
+    """Return whether it falls where a rank has another amount than its peers, which may be few steps.
+
+    ``over_peers`` [steps, ranks] are the logs of expected seconds over those of the peers.
+    """
+    known = (np.abs(over_peers) >= _UNEVEN) & np.isfinite(left) & np.isfinite(raw)
+    if np.count_nonzero(known) < _LEAST_UNEVEN:
+        return False
+    return bool(np.median(np.abs(left[known])) <= _WORK_GAIN * np.median(np.abs(raw[known])))
+
+
+def explains_changes(left: Floats, raw: Floats) -> bool:
+    """Return whether the spread falls of what changes of each rank from step to step."""
+    return explains(left - nan_median(left), raw - nan_median(raw))
 
 
 def _varies(amount: Floats) -> bool:

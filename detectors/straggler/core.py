@@ -17,7 +17,7 @@ from detectors.job.job_wide import JobWide
 from detectors.job.waits.slow_network import SlowNetwork
 from detectors.peers.job_kind import Kind
 from detectors.peers.places.attempt_before import AttemptBefore
-from detectors.peers.ratios import StepTimes
+from detectors.peers.step_times import StepTimes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.node_effects import MOST_OF_MACHINE, ONE_CLASS
+from detectors.peers.node_effects import MOST_OF_MACHINE
 from detectors.peers.peers import PeerGroups
+from detectors.peers.places.machine_classes import ONE_CLASS
 from detectors.peers.ratios import Ratios
 from detectors.robust import Floats, nan_median
 from detectors.straggler.alternatives.confirmation import SURE_SIGMAS

@@ -30,8 +30,9 @@ import numpy.typing as npt
 
 from detectors.changepoint.llr_cusum import Onset, locate_onset
 from detectors.peers.job_kind import FIXED_DISPERSION
-from detectors.peers.node_effects import MOST_OF_MACHINE, USUAL
+from detectors.peers.node_effects import MOST_OF_MACHINE
 from detectors.peers.peers import MIN_PEERS, PeerGroups, group_quantile
+from detectors.peers.places.machine_classes import USUAL
 from detectors.peers.ratios import Ratios
 from detectors.peers.shared_work import SharedWork
 from detectors.robust import nan_median, spread

@@ -43,11 +43,12 @@ from detectors.peers.peers import MIN_PEERS, PeerGroups
 from detectors.peers.places.attempt_before import AttemptBefore
 from detectors.peers.places.place_mates import PlaceMates
 from detectors.peers.places.positions import Positions
-from detectors.peers.ratios import Ratios, StepTimes
+from detectors.peers.ratios import Ratios
 from detectors.peers.replicas import Replicas
 from detectors.peers.rotating_slowness import ROUND
 from detectors.peers.shards import Shards
 from detectors.peers.shared_work import SharedWork
+from detectors.peers.step_times import StepTimes
 from detectors.robust import nan_median
 from detectors.straggler.alternatives.confirmation import UNLIKE_PEERS, is_confirmed
 from detectors.straggler.batch_mates import BatchMates

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from detectors.job.imbalance import MIN_JOB_SLOWDOWN
 from detectors.peers.intermittence import beyond_chance
-from detectors.peers.ratios import StepTimes
+from detectors.peers.step_times import StepTimes
 from detectors.robust import nan_median
 
 Floats = npt.NDArray[np.float64]

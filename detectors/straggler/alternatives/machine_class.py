@@ -5,8 +5,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.node_effects import MOST_OF_MACHINE, USUAL
+from detectors.peers.node_effects import MOST_OF_MACHINE
 from detectors.peers.peers import group_quantile
+from detectors.peers.places.machine_classes import USUAL
 from detectors.peers.places.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median

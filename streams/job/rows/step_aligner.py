@@ -19,7 +19,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.ratios import StepTimes
+from detectors.peers.step_times import StepTimes
 from streams.job.rows.step_rows import LOSSES, SQUARES, Identity, Rows
 
 Floats = npt.NDArray[np.float64]

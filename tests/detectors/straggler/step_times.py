@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.ratios import StepTimes
+from detectors.peers.step_times import StepTimes
 
 
 def of_compute(number: int, ts: float, work: npt.NDArray[np.float64]) -> StepTimes:

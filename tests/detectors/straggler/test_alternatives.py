@@ -7,8 +7,8 @@ import pytest
 
 from detectors.peers.peers import PeerGroups
 from detectors.peers.places.place_mates import PlaceMates
-from detectors.peers.ratios import StepTimes
 from detectors.peers.shards import Shards
+from detectors.peers.step_times import StepTimes
 from detectors.straggler.alternatives.confirmation import is_confirmed
 from detectors.straggler.alternatives.usual_noise import is_as_usual
 from detectors.straggler.candidate import Candidate

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from detectors.changepoint.llr_cusum import Onset
-from detectors.peers.ratios import Ratios, StepTimes
+from detectors.peers.ratios import Ratios
+from detectors.peers.step_times import StepTimes
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.onset_time import date_onset
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from detectors.peers.ratios import StepTimes
 from detectors.peers.shared_work import SharedWork
+from detectors.peers.step_times import StepTimes
 from detectors.straggler.step_detector import StragglerDetector
 
 RANKS = 16

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detectors.peers.ratios import StepTimes
 from detectors.peers.replicas import Replicas
 from detectors.peers.shards import Shards
+from detectors.peers.step_times import StepTimes
 from detectors.straggler.step_detector import StragglerDetector
 from tests.detectors.straggler.step_times import of_compute
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from detectors.job.waits.slow_network import transfer_seconds
-from detectors.peers.ratios import StepTimes
+from detectors.peers.step_times import StepTimes
 from detectors.straggler.step_detector import StragglerDetector
 
 RANKS, ONSET = 16, 120

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detectors.job.waits.stalls import Stalls
-from detectors.peers.ratios import StepTimes
+from detectors.peers.step_times import StepTimes
 
 RANKS, PER_MACHINE, STEPS, CULPRIT = 32, 8, 600, 19
 MACHINES = np.arange(RANKS) // PER_MACHINE

@@ -5,7 +5,7 @@ import pytest
 
 from detectors.peers.peers import PeerGroups
 from detectors.peers.places.place_mates import PlaceMates
-from detectors.peers.ratios import StepTimes
+from detectors.peers.step_times import StepTimes
 from detectors.straggler.slow_groups import GroupFamilies
 from detectors.straggler.step_detector import StragglerDetector
 

@@ -3,7 +3,8 @@ import pytest
 
 from detectors.peers.peers import PeerGroups
 from detectors.peers.places.positions import Positions
-from detectors.peers.ratios import Ratios, StepTimes
+from detectors.peers.ratios import Ratios
+from detectors.peers.step_times import StepTimes
 from detectors.straggler.config import StragglerConfig
 
 STEPS = 60

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from detectors.peers.ratios import StepTimes
+from detectors.peers.peers import PeerGroups
+from detectors.peers.places.machine_classes import LEAST_CLASS, is_clear, slow_class
+from detectors.peers.step_times import StepTimes
 from detectors.straggler.step_detector import StragglerDetector
 
 ON_NODE, CHANGED, STEPS = 8, 100, 200
@@ -109,3 +111,63 @@ def test_a_machine_that_is_a_little_slower_for_good_is_no_role():
     for number, work in enumerate(seconds):
         named |= {int(nodes[slow.rank]) for slow in detector.update(times(500 + number, work)).slow}
     assert named == {1}
+
+
+def machines(count):
+    return PeerGroups.of(np.repeat(np.arange(count), ON_NODE))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ({0: 0.5, 2: 0.55}, {0, 2}),
+        ({0: 0.5}, set()),
+        ({0: 0.5, 2: 0.12}, set()),
+        ({0: 0.05, 2: 0.05}, set()),
+        ({}, set()),
+        ({0: 0.12, 2: 0.11, 3: 0.08}, {0, 2, 3}),
+        ({0: 0.12, 2: 0.08}, set()),
+    ],
+    ids=["two alike", "one", "two that differ", "small", "none", "a small one with two", "one of two small"],
+)
+def test_machines_that_are_alike_slower_are_a_class(ratios, expected):
+    """Two at least: one by itself is slow."""
+    usual = np.random.default_rng(1).normal(0, 0.005, 32)
+    for machine, ratio in ratios.items():
+        usual[8 * machine : 8 * machine + 8] += ratio
+    found = slow_class(usual, machines(4), least=LEAST_CLASS)
+    assert set(np.flatnonzero(found) // 8) == expected
+    assert found.sum() == 8 * len(expected)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "clear"),
+    [
+        ([0.06, 0.06, 0.0, 0.005, -0.005, 0.0], True),
+        ([0.06, 0.06, 0.03, 0.005, -0.005, 0.0], False),
+        ([0.06, 0.06, 0.10, 0.005, -0.005, 0.0], True),
+        ([0.06, 0.06, 0.015, 0.015, -0.015, -0.015], False),
+        ([0.02, 0.02, 0.0, 0.0, 0.0, 0.0], False),
+        ([0.20, 0.20, 0.10, 0.015, -0.015, -0.015], True),
+    ],
+    ids=["apart", "one between", "one beyond", "others differ", "too little", "by far"],
+)
+def test_a_class_that_differs_by_little_is_apart_from_all_others(ratios, clear):
+    """Healthy machines differ, and a slow one may be anywhere."""
+    usual = np.repeat(ratios, 8)
+    assert is_clear(np.arange(48) < 16, usual, machines(6)) is clear
+
+
+def test_a_rank_alone_on_its_machine_may_be_of_a_class():
+    """As the last machine of a job may be; by themselves such ranks make none."""
+    usual = np.array([0.5] * 16 + [0.0] * 16 + [0.52, 0.9])
+    nodes = PeerGroups.of(np.repeat(np.arange(6), [8, 8, 8, 8, 1, 1]))
+    assert set(np.flatnonzero(slow_class(usual, nodes, least=LEAST_CLASS))) == {*range(16), 32}
+    alone = PeerGroups.of(np.arange(34))
+    assert not slow_class(usual, alone, least=LEAST_CLASS).any()
+
+
+def test_half_of_a_machine_is_no_class():
+    """Its ranks differ, whatever their median is."""
+    usual = np.where(np.arange(32) % 8 < 4, 0.5, 0.0)
+    assert not slow_class(usual, machines(4), least=LEAST_CLASS).any()

@@ -200,8 +200,8 @@ def _judged(
 
 def _of_roles(ratios: Ratios, steps: int) -> Floats:
     """Return the compute of the last steps over the mean of its role, in seconds of the mean role."""
-    compute, role = ratios.history.last("compute", steps), ratios.groups.index
-    means = np.array([np.bincount(role, weights=row) for row in compute]) / ratios.groups.sizes
+    compute, role = ratios.history.last("compute", steps), ratios.comparison.groups.index
+    means = np.array([np.bincount(role, weights=row) for row in compute]) / ratios.comparison.groups.sizes
     means = np.where(means > 0, means, np.nan)
     seconds: Floats = compute * (means.mean(axis=1)[:, None] / means[:, role])
     return seconds
@@ -210,12 +210,12 @@ def _of_roles(ratios: Ratios, steps: int) -> Floats:
 def _stage(ratios: Ratios, slow: Bools) -> JobSlowness | None:
     step = nan_median(ratios.history.last("step", _STEPS), axis=1)
     latest = np.where(slow, np.nan, ratios.history.last("compute", _STEPS))
-    found = stage_imbalance(step, latest, ratios.groups, dispersion=ratios.kind.dispersion)
+    found = stage_imbalance(step, latest, ratios.comparison.groups, dispersion=ratios.kind.dispersion)
     if found is None:
         return None
     seconds = np.where(slow, np.nan, ratios.history.last("compute", ratios.settled))
-    high = stage_ratio(seconds, ratios.groups, found.group) >= MIN_STAGE_RATIO
-    members = ratios.groups.members[found.group]
+    high = stage_ratio(seconds, ratios.comparison.groups, found.group) >= MIN_STAGE_RATIO
+    members = ratios.comparison.groups.members[found.group]
     members = members[members >= 0]
     usual = float(nan_median(ratios.history.last("compute", _STAGE_STEPS)[:, members].ravel()))
     stage = SlowStage(found.group, members, found.ratio, usual)

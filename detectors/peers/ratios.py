@@ -1,4 +1,4 @@
-"""Turns step times into ratios to the right peers, and learns who those are.
+"""Turns step times into ratios to the right peers (``comparison``), and learns who those are.
 
 With v = ln(seconds) [ranks] of a step, less the log of the seconds expected for its work where that is
 fitted:
@@ -34,12 +34,13 @@ import numpy.typing as npt
 
 from detectors.peers.batches import Batches
 from detectors.peers.clock import is_asynchronous, resolution
+from detectors.peers.comparison import Comparison
 from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
-from detectors.peers.node_effects import Majority, majorities, slowed_majority, suspected
+from detectors.peers.node_effects import majorities, slowed_majority, suspected
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.places.attempt_before import STEPS, AttemptBefore
-from detectors.peers.places.machine_classes import SmallClasses, class_from_start, no_replica, slow_class
+from detectors.peers.places.machine_classes import SmallClasses, class_from_start
 from detectors.peers.places.positions import Positions
 from detectors.peers.places.roles import roles_by_place, roles_from_times
 from detectors.peers.replicas import Replicas
@@ -95,8 +96,7 @@ class Ratios:
     machines, ``shards`` which have the same part of a layer, ``nodes`` [ranks] which share a machine,
     ``positions`` which may take longer together. ``batches`` tell who works on one batch, where there are no
     coordinates and amounts of work show it. ``before`` is what the attempt before the last restart showed of
-    ranks, where their layout is the same. ``left_out`` are those whose machines are suspected: no rank is
-    compared with them. Of the ratios of those ``apart`` no batch is taken out, for their replica is slow.
+    ranks, where their layout is the same. ``comparison`` is who each rank is compared with by now.
     ``most_of_job`` has the ranks of the machine with more than half of all, where there is one, and the
     others. ``between`` [ranks] is the time of each between the last two steps, of which neither tells; NaN
     where it is not known. ``settled`` counts the steps since warm-up; the first step seen was ``started``
@@ -120,13 +120,9 @@ class Ratios:
         self.config = config
         self.ranks = ranks
         self.nodes = PeerGroups.of(np.arange(ranks) if nodes is None else nodes)
-        self.left_out: Bools = np.zeros(ranks, dtype=np.bool_)
-        self.apart: Bools = np.zeros(ranks, dtype=np.bool_)
+        self.comparison = Comparison(self.nodes, roles, replicas)
         self.roles_known = roles is not None
-        self.everyone = PeerGroups.of(np.zeros(ranks, dtype=np.intp))
-        self.most_of_job = majorities(self.nodes, self.everyone)
-        self._roles = PeerGroups.of(roles) if roles is not None else self.everyone
-        self.groups = self._roles
+        self.most_of_job = majorities(self.nodes, self.comparison.everyone)
         self.history = History(config.history, ranks, SERIES, single=_SINGLE)
         self.kind = JobKind("between", float("nan"), float("nan"))
         self.source: Source | None = None
@@ -142,38 +138,13 @@ class Ratios:
         self.batches: Batches | None = None
         self.before: AttemptBefore | None = None
         self._by_times: Ints | None = None
-        self.replicas = replicas
-        self._share_batches = self._has_positions = False
+        self._has_positions = False
         self.settled = 0
         self.first_number: int | None = None
         self.started = self.first_ts = float("nan")
         self._ended: tuple[int, Floats] | None = None
         self.between: Floats = np.full(ranks, np.nan)
         self._level: Floats | None = None
-        self._small_classes: SmallClasses | None = None
-        self._majorities: tuple[PeerGroups, tuple[Majority, ...]] | None = None
-        self._roles_settled = self.roles_known
-
-    @property
-    def small_role(self) -> Bools:
-        """Ranks with too few peers in their role, or whose role is not known yet, [ranks]."""
-        small: Bools = (self.groups.peers < MIN_PEERS) | (not self._roles_settled)
-        return small
-
-    def class_mates(self, rank: int) -> Bools:
-        """Return who is on the other machines of its class, [ranks], where that is small and may change as a
-        whole beside the other class; else nobody."""
-        small = self._small_classes
-        if small is None or not small.ranks[rank]:
-            return np.zeros(self.ranks, dtype=np.bool_)
-        mates: Bools = small.one_class == small.one_class[rank]
-        mates &= self.nodes.index != self.nodes.index[rank]
-        return mates
-
-    @property
-    def roles_settled(self) -> bool:
-        """Whether roles come from coordinates or have been learnt."""
-        return self._roles_settled
 
     @property
     def _knows_replicas(self) -> bool:
@@ -198,12 +169,6 @@ class Ratios:
         levels = nan_median(logs(self.history.last("compute", min(self.history.count, self.config.learn))))
         return self.before if self.before is not None and self.before.is_same_work(levels) else None
 
-    def mates(self, rank: int) -> Bools:
-        """Return who shares the role of ``rank``, without itself, [ranks]."""
-        mates: Bools = self.groups.index == self.groups.index[rank]
-        mates[rank] = False
-        return mates
-
     def observe(self, t: StepTimes) -> bool:
         """Take the next step; return whether what is compared has changed and all learning starts over."""
         if self.first_number is None:
@@ -212,18 +177,16 @@ class Ratios:
         source, seconds = compared(t)
         changed = self.source not in (None, source)
         if changed:
-            self.settled, self._level, self.work, self._roles_settled = 0, None, None, self.roles_known
-            self._share_batches = self._has_positions = False
-            self.groups, self._small_classes, self._by_times = self._roles, None, None
-            self.left_out = np.zeros(self.ranks, dtype=np.bool_)
-            self.apart = np.zeros(self.ranks, dtype=np.bool_)
+            self.settled, self._level, self.work, self._by_times = 0, None, None, None
+            self._has_positions = False
+            self.comparison.reset()
         self.source = source
         self._push(t, seconds)
         if self.history.count in _BATCHES_AT and self.batches is None and not self.roles_known:
             amounts = (self.history.last(name, self.history.count) for name in ("tokens", "squares"))
             self.batches = Batches.from_amounts(self.nodes.index, *amounts)
             if self.batches is not None:
-                self.replicas = Replicas.of(self.batches.replica, self.batches.node)
+                self.comparison.replicas = Replicas.of(self.batches.replica, self.batches.node)
         if self.settled or self._has_settled(t.number):
             self.settled += 1
         return changed
@@ -240,7 +203,7 @@ class Ratios:
         if self.settled == self.config.learn or self.settled % _WORK_REFIT == 0:
             self._learn_work()
             self._learn_replicas()
-        if self.settled == self.config.learn and not self._roles_settled:
+        if self.settled == self.config.learn and not self.comparison.roles_settled:
             self._learn_roles()
         if self.settled == self.config.learn and not self.asynchronous and self._knows_replicas:
             self._learn_classes()
@@ -257,47 +220,35 @@ class Ratios:
         Leave-machine-out: a median over a group of which a third is slow lies among the slower of its healthy
         members, and with half of it slow nowhere in particular.
         """
-        left_out = suspected(suspects, self.nodes, self.groups, self._most_of_roles)
-        if (left_out == self.left_out).all():
+        left_out = suspected(suspects, self.nodes, self.comparison.groups, self.comparison.most_of_roles)
+        if (left_out == self.comparison.left_out).all():
             return None
-        self.left_out = left_out
+        self.comparison.left_out = left_out
         held = min(self.settled, self.config.history)
         v, before = self.history.last("v", held), self.history.last("x", held)
-        self._rewrite(v, self._role_ratio(v))
+        self._rewrite(v, self.comparison.role_ratio(v))
         return np.nan_to_num(nan_median(self.history.last("x", held) - before))
-
-    @property
-    def shares_batches(self) -> bool:
-        """Whether what a replica deviates by in a step is taken out of its ranks' ratios."""
-        return self._share_batches
 
     def with_batch(self, steps: int) -> Floats:
         """Return log ratios to role peers in which the batches of replicas still are, [<= steps, ranks]."""
-        return self._against_role(self.history.last("v", steps))
+        return self.comparison.with_batch(self.history.last("v", steps))
 
     def keep_apart(self, slow: Bools) -> bool:
         """Take no batch out of the ratios of replicas that are ``slow`` [ranks] nearly as a whole, in the
         steps held too: what all of their ranks show is no batch. Return whether these are others now."""
-        apart = self.apart
-        if self.replicas is not None and self._share_batches:
-            apart = self.replicas.whole(slow)
-        if (apart == self.apart).all():
+        apart = self.comparison.apart
+        if self.comparison.replicas is not None and self.comparison.shares_batches:
+            apart = self.comparison.replicas.whole(slow)
+        if (apart == self.comparison.apart).all():
             return False
-        self.apart = apart
+        self.comparison.apart = apart
         v = self.history.last("v", min(self.settled, self.config.history))
-        self._rewrite(v, self._role_ratio(v))
+        self._rewrite(v, self.comparison.role_ratio(v))
         return True
-
-    @property
-    def _most_of_roles(self) -> tuple[Majority, ...]:
-        """The machines with most of a role, and the others of it."""
-        if self._majorities is None or self._majorities[0] is not self.groups:
-            self._majorities = self.groups, majorities(self.nodes, self.groups)
-        return self._majorities[1]
 
     def slowed_majority(self) -> Bools:
         """Return the ranks of machines with most of a role that slowed by themselves, [ranks]."""
-        if self.asynchronous or not (of := self._most_of_roles):
+        if self.asynchronous or not (of := self.comparison.most_of_roles):
             return np.zeros(self.ranks, dtype=np.bool_)
         v = self.history.last("v", min(self.settled, self.config.history))
         return slowed_majority(v, of)
@@ -310,11 +261,6 @@ class Ratios:
         usual = nan_median(self._last_ratios())
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
 
-    def slow_class(self, usual: Floats, *, least: float) -> Bools:
-        """Return the ranks of machines that are a class of their own (``machine_classes``), [ranks]. Those of
-        one replica of many are none: a class is larger than that, and no matter of who works on one batch."""
-        return no_replica(slow_class(usual, self.nodes, least=least), self.replicas)
-
     def spread_without(self, ranks: Bools) -> float:
         """Return how much ranks differ from their peers for good beside some ``ranks`` [ranks], by twice the
         standard error of that on the safe side.
@@ -323,8 +269,8 @@ class Ratios:
         these seem to be quicker by the noise of a step: their usual ratios are compared once more.
         """
         role = self.history.last("role", min(self.settled, _SPREAD_STEPS))
-        usual = np.where(ranks | self.left_out, np.nan, nan_median(role))
-        usual = np.abs(usual - peer_median(usual, self.groups))
+        usual = np.where(ranks | self.comparison.left_out, np.nan, nan_median(role))
+        usual = np.abs(usual - peer_median(usual, self.comparison.groups))
         others = np.count_nonzero(np.isfinite(usual))
         return 1.4826 * float(nan_median(usual)) * (1.0 + 2.0 / np.sqrt(others)) if others else math.inf
 
@@ -333,32 +279,33 @@ class Ratios:
 
         Where no rank has a peer in its role, those to all ranks' usual times stand for them.
         """
-        series = "role" if self.groups.peers.any() else "x"
+        series = "role" if self.comparison.groups.peers.any() else "x"
         ratios = self.history.last(series, min(self.settled, _SPREAD_STEPS))
-        return ratios[:, ~self.left_out] if self.left_out.any() else ratios
+        return ratios[:, ~self.comparison.left_out] if self.comparison.left_out.any() else ratios
 
     def raw_role(self, steps: int) -> Floats:
         """Return log ratios to role peers as measured, with no work taken out, [steps, ranks]."""
         if self.work is None:
-            return self.with_batch(steps) if self._share_batches else self.history.last("role", steps)
-        return self._against_role(logs(self.history.last("compute", steps)))
+            with_batch = self.comparison.shares_batches
+            return self.with_batch(steps) if with_batch else self.history.last("role", steps)
+        return self.comparison.with_batch(logs(self.history.last("compute", steps)))
 
     def _push(self, t: StepTimes, seconds: Floats) -> None:
         v = logs(seconds)
         squares = np.full(self.ranks, np.nan) if t.squares is None else t.squares
         if self.work is not None:
             v = v - self.work.log_expected(t.tokens, squares)
-        role = self._role_ratio(v)
+        role = self.comparison.role_ratio(v)
         self.between = since_last(self._ended, t)
         rest = rest_of(t) + busy_between(self.between, t)
         self._ended = (t.number, t.ts) if t.numbered else None
-        like = self.everyone if self.groups.narrowest <= MIN_PEERS else self.groups
+        groups, everyone = self.comparison.groups, self.comparison.everyone
         self.history.push(
             v=v,
-            x=self._change_ratio(v, role),
+            x=self.comparison.change_ratio(v, role, self._level),
             role=role,
             data_x=self._loading_excess(t.data, seconds),
-            rest_x=_excess(rest, seconds, like),
+            rest_x=_excess(rest, seconds, everyone if groups.narrowest <= MIN_PEERS else groups),
             rest=rest,
             # Ranks that were not read get a time too: onsets are dated by the column of the rank.
             ts=np.where(np.isfinite(t.ts), t.ts, nan_max(t.ts)),
@@ -377,37 +324,10 @@ class Ratios:
         Ranks of a machine with most of the job are compared with those on others, for the median of all is
         theirs.
         """
-        excess = _excess(loading, seconds, self.everyone)
+        excess = _excess(loading, seconds, self.comparison.everyone)
         for mine, others in self.most_of_job:
             excess[mine] = (loading[mine] - nan_median(loading[others])) / nan_median(seconds)
         return excess
-
-    def _change_ratio(self, v: Floats, role: Floats) -> Floats:
-        small = self.small_role
-        if not small.any():
-            return role
-        if self._level is None:
-            return np.where(small, np.nan, role)
-        usual = v - self._level
-        return np.where(small, self._without_batch(usual - self._reference(usual, self.everyone)), role)
-
-    def _role_ratio(self, v: Floats) -> Floats:
-        return self._without_batch(self._against_role(v))
-
-    def _against_role(self, v: Floats) -> Floats:
-        ratio, small = v - self._reference(v, self.groups), self._small_classes
-        return ratio if small is None else np.where(small.ranks, small.ratio(v, self._reference), ratio)
-
-    def _reference(self, values: Floats, groups: PeerGroups) -> Floats:
-        if not self.left_out.any():
-            return peer_median(values, groups)
-        return peer_median(np.where(self.left_out, np.nan, values), groups)
-
-    def _without_batch(self, ratio: Floats) -> Floats:
-        """Take out what the rest of each rank's replica deviates by, where replicas share uneven batches."""
-        if self.replicas is None or not self._share_batches:
-            return ratio
-        return ratio - np.where(self.apart, 0.0, self.replicas.batch(ratio))
 
     def _has_settled(self, number: int) -> bool:
         """Whether warm-up is over: late enough in the job, and the job's level has stopped moving."""
@@ -438,22 +358,23 @@ class Ratios:
         n = min(self.settled, self.config.history)
         expected = model.log_expected(last("tokens", n), last("squares", n))
         v = logs(last("compute", n)) - expected
-        role, raw = self._role_ratio(v), self.raw_role(n)
-        over_peers = expected - self._reference(expected, self.groups)
+        role, raw = self.comparison.role_ratio(v), self.raw_role(n)
+        over_peers = expected - self.comparison.reference(expected, self.comparison.groups)
         if not (explains(role, raw) or explains_uneven(over_peers, role, raw)):
             return
         if self.work is None:
             # Usual times so far were as measured; from now on times are over the expected ones.
             self._level = nan_median(v[:_LEVEL_STEPS])
-            if (small := self._small_classes) is not None:
-                self._learn_small_classes(v - self._reference(v, small.roles), small.one_class, small.roles)
-                role = self._role_ratio(v)
+            if (small := self.comparison.small_classes) is not None:
+                over_roles = v - self.comparison.reference(v, small.roles)
+                self._learn_small_classes(over_roles, small.one_class, small.roles)
+                role = self.comparison.role_ratio(v)
         self.work = model
         self._rewrite(v, role)
 
     def _learn_replicas(self) -> None:
         """Compare within the replica from when that explains a good part of the ranks' differences."""
-        if self.replicas is None or self._share_batches or self.asynchronous:
+        if self.comparison.replicas is None or self.comparison.shares_batches or self.asynchronous:
             return
         # Where the work is the same, what a replica shares is its machines, and one of them may be slow.
         if classify(self.history.last("role", self.config.learn)).kind == "fixed":
@@ -461,17 +382,17 @@ class Ratios:
         held = min(self.settled, self.config.history)
         v, some = self.history.last("v", held), slice(None, None, max(held // _TRIAL_STEPS, 1))
         before = self.history.last("role", held)[some]
-        # For the trial: `_role_ratio` goes by it.
-        self._share_batches = True
+        # For the trial: `role_ratio` goes by it.
+        self.comparison.shares_batches = True
         # Batches change, some after many steps; what stays with a replica are slower machines.
-        if not explains_changes(self._role_ratio(v[some]), before):
-            self._share_batches = False
+        if not explains_changes(self.comparison.role_ratio(v[some]), before):
+            self.comparison.shares_batches = False
         else:
-            self._rewrite(v, self._role_ratio(v))
+            self._rewrite(v, self.comparison.role_ratio(v))
 
     def _learn_roles(self) -> None:
         """Without coordinates: ranks whose usual times form classes laid out like a dimension are roles."""
-        self._roles_settled = True
+        self.comparison.roles_settled = True
         v = self.history.last("v", self.config.learn)
         if not self.asynchronous:
             roles = None if self.batches is None else roles_by_place(v, self.batches)
@@ -481,40 +402,40 @@ class Ratios:
                 if (before := self._same_before()) is not None:
                     roles = before.unless_one_node(roles, self.nodes)
                 self._by_times = roles
-            self.groups = PeerGroups.of(roles)
-        self._rewrite(v, self._role_ratio(v))
+            self.comparison.groups = PeerGroups.of(roles)
+        self._rewrite(v, self.comparison.role_ratio(v))
 
     def _learn_positions(self) -> bool:
         """Ranks of one position that take longer at the same steps are a role, if need be a small one."""
-        if self._has_positions or self.asynchronous or self.left_out.any():
+        if self._has_positions or self.asynchronous or self.comparison.left_out.any():
             return False
         steps = min(self.settled, self.config.history)
-        finer = self.positions.refine(self.history.last("role", steps), self.groups)
+        finer = self.positions.refine(self.history.last("role", steps), self.comparison.groups)
         if finer is None or (self.batches is not None and self.batches.are_within(finer)):
             return False
-        self.groups, self._has_positions, self._small_classes = finer, True, None
+        self.comparison.groups, self._has_positions, self.comparison.small_classes = finer, True, None
         v = self.history.last("v", steps)
-        self._rewrite(v, self._role_ratio(v))
+        self._rewrite(v, self.comparison.role_ratio(v))
         return True
 
     def _learn_classes(self) -> None:
         """Machines that are as much slower, or quicker, from the start are roles of their own."""
-        role = self.history.last("role", self.config.learn)
-        one_class = class_from_start(nan_median(role), self.nodes, self.groups, self.replicas)
-        split = PeerGroups.of(2 * self.groups.index + one_class)
+        role, groups = self.history.last("role", self.config.learn), self.comparison.groups
+        one_class = class_from_start(nan_median(role), self.nodes, groups, self.comparison.replicas)
+        split = PeerGroups.of(2 * groups.index + one_class)
         if one_class.any() and split.narrowest > MIN_PEERS:
-            self._learn_small_classes(role, one_class, self.groups)
-            self.groups = split
+            self._learn_small_classes(role, one_class, groups)
+            self.comparison.groups = split
             v = self.history.last("v", min(self.settled, self.config.history))
-            self._rewrite(v, self._role_ratio(v))
+            self._rewrite(v, self.comparison.role_ratio(v))
 
     def _learn_small_classes(self, role: Floats, one_class: Bools, roles: PeerGroups) -> None:
         """Learn what is usual of classes from log ratios to whole roles, ``role`` [steps, ranks]."""
         usual = nan_median(role)
-        self._small_classes = SmallClasses.of(usual, self.nodes, one_class=one_class, roles=roles)
+        self.comparison.small_classes = SmallClasses.of(usual, self.nodes, one_class=one_class, roles=roles)
 
     def _rewrite(self, v: Floats, role: Floats) -> None:
-        self.history.overwrite(v=v, role=role, x=self._change_ratio(v, role))
+        self.history.overwrite(v=v, role=role, x=self.comparison.change_ratio(v, role, self._level))
 
 
 def _excess(values: Floats, seconds: Floats, groups: PeerGroups) -> Floats:

@@ -53,7 +53,7 @@ def explain(
     return Explanation(
         comparisons=_stall(ratios, slow) if slow.stalled else _compare(ratios, slow, with_it),
         offline=None if slow.stalled else _offline_evidence(ratios, slow, metric=_metric_of(ratios, slow)),
-        role=ratios.groups.members_with(slow.rank) if ratios.roles_known else None,
+        role=ratios.comparison.groups.members_with(slow.rank) if ratios.roles_known else None,
         # Once believed it stays so for as long as it is slow.
         believed=slow.alone or bool(channel.believed[slow.rank]),
         work=ratios.kind.kind,
@@ -109,7 +109,7 @@ def _may_be_work(ratios: Ratios, channel: TimingChannel, slow: SlowRank, shared:
 def _ruled_out(ratios: Ratios, slow: SlowRank, *, work_possible: bool) -> tuple[str, ...]:
     """Name the other explanations that were looked at and found no different from the peers'."""
     checked = []
-    if ratios.groups.members.shape[0] > 1 and slow.peers >= 3:
+    if ratios.comparison.groups.members.shape[0] > 1 and slow.peers >= 3:
         checked.append("imbalance.stage")
     if not work_possible and (ratios.kind.kind == "fixed" or ratios.work is not None):
         checked.append("imbalance.workload")
@@ -127,7 +127,7 @@ def _compared(
 ) -> Comparison:
     steps, rank = max(slow.steps, 1), slow.rank
     usual = nan_median(ratios.history.last(series, steps))
-    group = ratios.groups if slow.peers >= 1 else ratios.everyone
+    group = ratios.comparison.groups if slow.peers >= 1 else ratios.comparison.everyone
     members = group.members[group.index[rank]]
     aside = np.array([rank]) if with_it is None else with_it
     others = usual[members[(members >= 0) & ~np.isin(members, aside)]]

@@ -115,7 +115,7 @@ def slow_since_start(ratios: Ratios, timing: Timing, shared_work: SharedWork) ->
     steps = ratios.history.count
     if steps > STEPS or _NATS_A_PLAIN_STEP * steps <= _EVIDENCE or ratios.source != "compute":
         return []
-    groups = ratios.groups if timing == "compute" else ratios.everyone
+    groups = ratios.comparison.groups if timing == "compute" else ratios.comparison.everyone
     comparable = groups.peers >= MIN_PEERS
     if not comparable.any() or _is_asynchronous(ratios, steps):
         return []
@@ -143,7 +143,7 @@ def slow_since_start(ratios: Ratios, timing: Timing, shared_work: SharedWork) ->
 def _is_replica(ratios: Ratios, found: Bools) -> bool:
     """Return whether those found are a replica whose ranks report tokens, which leave some tenths of its
     batches unexplained."""
-    if ratios.replicas is None or not ratios.replicas.is_one(found):
+    if ratios.comparison.replicas is None or not ratios.comparison.replicas.is_one(found):
         return False
     known = np.isfinite(_log_amounts(ratios, ratios.history.count)[0]).any(axis=0)
     return bool(known[found].all())
@@ -166,14 +166,14 @@ def _beyond_work(ratios: Ratios, steps: int) -> Floats:
     long on all ranks.
     """
     v, some = ratios.history.last("v", steps), slice(None, None, math.ceil(ratios.ranks / _MOST_FITTED))
-    amounts = _log_amounts(ratios, steps)
+    amounts, groups = _log_amounts(ratios, steps), ratios.comparison.groups
     if not np.isfinite(amounts).any():
-        return _over_role(v, ratios.groups)
-    y, w = (a - ratios.groups.spread_out(group_quantile(a, ratios.groups, 0.5)) for a in (v, amounts))
+        return _over_role(v, groups)
+    y, w = (a - groups.spread_out(group_quantile(a, groups, 0.5)) for a in (v, amounts))
     w = np.nan_to_num(w)
     read = np.isfinite(y[:, some])
     slopes = _slopes(y[:, some][read], w[:, :, some][:, read])
-    return _over_role(v - np.tensordot(slopes, w, 1), ratios.groups)
+    return _over_role(v - np.tensordot(slopes, w, 1), groups)
 
 
 def _log_amounts(ratios: Ratios, steps: int) -> Floats:
@@ -207,7 +207,7 @@ def _loading(ratios: Ratios, steps: int) -> Floats:
     Ranks that load less than usual show how far apart healthy ones are.
     """
     work = nan_median(ratios.history.last("compute", steps), axis=1)[:, None]
-    more: Floats = _over_role(ratios.history.last("data", steps), ratios.everyone) / work
+    more: Floats = _over_role(ratios.history.last("data", steps), ratios.comparison.everyone) / work
     return np.log1p(np.maximum(more, _LEAST_MORE))
 
 

@@ -76,7 +76,7 @@ def slow_rank(ratios: Ratios, channel: TimingChannel, found: Candidate, over: Bo
         alone=channel.alone(found.rank),
         ratio=1.0 + found.excess,
         job_ratio=job_ratio(ratios, found, over, job_pace=float(channel.job_pace[found.rank])),
-        peers=int(ratios.groups.peers[found.rank]),
+        peers=int(ratios.comparison.groups.peers[found.rank]),
         waits_least=waits_least(ratios, found),
     )
 
@@ -119,7 +119,7 @@ def intermittent_rank(
         ratio=ratio,
         # The job waits for it in the slow steps only.
         job_ratio=1.0 + found.share * (ratio - 1.0),
-        peers=int(ratios.groups.peers[rank]),
+        peers=int(ratios.comparison.groups.peers[rank]),
         waits_least=None,
         excursions=found.count,
     )
@@ -223,7 +223,7 @@ def job_ratio(ratios: Ratios, found: Candidate, over: Bools, *, job_pace: float)
     steps = found.steps
     step = nan_median(ratios.history.last("step", steps), axis=1)
     seconds = ratios.history.last(found.timing, steps)
-    mates = ratios.mates(found.rank) & ~over
+    mates = ratios.comparison.mates(found.rank) & ~over
     others = mates if mates.any() and not found.lasting else ~over
     lost = np.maximum(seconds[:, found.rank] - nan_max(np.where(others, seconds, np.nan), axis=1), 0.0)
     ratio = float(nan_median(slowdown(step, lost)))
@@ -235,7 +235,7 @@ def job_ratio(ratios: Ratios, found: Candidate, over: Bools, *, job_pace: float)
 
 def _job_pace(ratios: Ratios, rank: int, when: slice) -> float:
     """Return step seconds per second of the peers' compute: the job's speed, whatever its work is then."""
-    peers = ratios.mates(rank) & ~ratios.left_out
+    peers = ratios.comparison.mates(rank) & ~ratios.comparison.left_out
     if not peers.any():
         peers = np.arange(ratios.ranks) != rank
     step, compute = (ratios.history.last(s, ratios.settled)[when] for s in ("step", "compute"))

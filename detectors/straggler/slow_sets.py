@@ -204,7 +204,7 @@ class SlowSets:
         usual = 0.0 if lasting or ranks.noise is None else ranks.noise.center[members]
         if self.with_batch and not lasting:
             # Of those apart it is in what is usual of them.
-            usual = usual + np.where(ratios.apart[members], 0.0, noise.center[number])
+            usual = usual + np.where(ratios.comparison.apart[members], 0.0, noise.center[number])
         own = series[onset.index :, members] - usual
         if np.mean(nan_median(own) >= _HALF * nan_median(since[:, number])) < MOST_OF_MACHINE:
             return None
@@ -245,7 +245,7 @@ class WholeSets:
     """The machines of one job, tested where its work varies, and its replicas, where batches are uneven."""
 
     def __init__(self, ratios: Ratios) -> None:
-        replicas = ratios.replicas
+        replicas = ratios.comparison.replicas
         of_batches = PeerGroups.of(np.zeros(ratios.ranks)) if replicas is None else replicas.ranks
         self._machines, self._of_batches = SlowSets(ratios.nodes), SlowSets(of_batches, with_batch=True)
 
@@ -259,7 +259,7 @@ class WholeSets:
     ) -> None:
         """Learn what is usual of sets from the last ``steps`` less the last ``skip`` ones."""
         for sets in (self._machines, self._of_batches):
-            if sets.comparable and (ratios.shares_batches or not sets.with_batch):
+            if sets.comparable and (ratios.comparison.shares_batches or not sets.with_batch):
                 sets.refit(ratios, steps, skip, prior=prior, largest_move=largest_move)
 
     def found(
@@ -288,11 +288,11 @@ class WholeSets:
 
     def keep_apart(self, ratios: Ratios, channel: TimingChannel, slow: Bools) -> None:
         """Take no batch out of the ratios of replicas that are ``slow`` [ranks] as a whole."""
-        before, noise = ratios.apart, self._of_batches.noise_of_ranks()
+        before, noise = ratios.comparison.apart, self._of_batches.noise_of_ranks()
         if noise is None or not ratios.keep_apart(slow):
             return
-        channel.narrow(before & ~ratios.apart)
-        channel.widen(ratios.apart & ~before, noise)
+        channel.narrow(before & ~ratios.comparison.apart)
+        channel.widen(ratios.comparison.apart & ~before, noise)
 
     def _confirmed(
         self, ratios: Ratios, channel: TimingChannel, sets: SlowSets, one: SlowSet, slow: Bools, gates: Gates
@@ -320,7 +320,7 @@ def _is_sought(ratios: Ratios, *, with_batch: bool) -> bool:
     if ratios.asynchronous:
         return False
     if with_batch:
-        return ratios.shares_batches and not ratios.small_role.any()
+        return ratios.comparison.shares_batches and not ratios.comparison.small_role.any()
     dispersion = ratios.kind.dispersion
     return ratios.source == "compute" and not math.isnan(dispersion) and dispersion > VARIABLE_DISPERSION
 

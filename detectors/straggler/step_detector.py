@@ -163,7 +163,7 @@ class StragglerDetector:
     @property
     def alike(self) -> bool:
         """Whether all ranks do the same work, as far as is known."""
-        return self.ratios.groups.narrowest == self.ratios.ranks
+        return self.ratios.comparison.groups.narrowest == self.ratios.ranks
 
     @property
     def nbytes(self) -> int:
@@ -280,7 +280,7 @@ class StragglerDetector:
         error = max(noise_of(ratios, channel, middle.rank) / math.sqrt(steps), ratios.config.spread)
         # Who crossed the threshold last must not make the finding wait for its evidence.
         alone = any(channel.alone(rank) for rank in slow)
-        peers = middle.peers - int(ratios.mates(middle.rank)[members].sum())
+        peers = middle.peers - int(ratios.comparison.mates(middle.rank)[members].sum())
         return SlowGroup(
             family=family,
             members=members,
@@ -298,10 +298,10 @@ class StragglerDetector:
         """Return the usual log ratio of some ranks to their role, [len(ranks)]; NaN where it means nothing,
         or is known from fewer than ``least`` steps."""
         ratios = self.ratios
-        if not ratios.roles_settled or ratios.common_clock or ratios.asynchronous:
+        if not ratios.comparison.roles_settled or ratios.common_clock or ratios.asynchronous:
             return np.full(len(ranks), np.nan)
         logs = ratios.history.last("role", min(ratios.settled, ratios.config.history))[:, ranks]
-        return np.where(ratios.small_role[ranks], np.nan, nan_median(logs, least=least))
+        return np.where(ratios.comparison.small_role[ranks], np.nan, nan_median(logs, least=least))
 
     def held(self) -> list[HeldSlow]:
         """Return the ranks that are slow now."""
@@ -359,17 +359,17 @@ class StragglerDetector:
         n = min(ratios.settled, config.baseline)
         # While little has been seen, the baseline needs all of it.
         skip = _RECENT if ratios.settled > 4 * _RECENT else 0
-        small = bool(ratios.small_role.any())
+        small = bool(ratios.comparison.small_role.any())
         prior = max(config.spread, 0.2 * np.nan_to_num(ratios.kind.dispersion))
         # A prior of 1.0 leaves centres where they are seen: how far apart healthy ones lie is unknown there.
         fits: tuple[tuple[Timing, PeerGroups, float], ...] = (
             (
                 "compute",
-                ratios.everyone if small else ratios.groups,
+                ratios.comparison.everyone if small else ratios.comparison.groups,
                 1.0 if small or ratios.asynchronous else prior,
             ),
-            ("data", ratios.everyone, 1.0),
-            ("rest", ratios.everyone, 1.0),
+            ("data", ratios.comparison.everyone, 1.0),
+            ("rest", ratios.comparison.everyone, 1.0),
         )
         largest_move = config.floor / 2 if ratios.settled > config.baseline else None
         for name, groups, spread in fits:
@@ -582,7 +582,7 @@ class StragglerDetector:
         shared_clock = ratios.source != "step" and not ratios.asynchronous
         if shared_clock and ratios.settled >= (3 if fixed else learn):
             channel.weigh_lasting(
-                np.where(ratios.groups.peers > 0, lasting, np.nan),
+                np.where(ratios.comparison.groups.peers > 0, lasting, np.nan),
                 sigma=sigma,
                 smallest=self._least_loading if name == "data" else self._lasting_effects(),
             )
@@ -596,7 +596,7 @@ class StragglerDetector:
                 residual[mine] -= nan_median(residual[mine])
             return scatter(residual)
         # Suspected machines are compared with the others: what they show is no noise of these.
-        residual = np.where(self.ratios.left_out, np.nan, residual)
+        residual = np.where(self.ratios.comparison.left_out, np.nan, residual)
         before = self.ratios.history.last("x", 1 + LATELY)[:-1] - noise.center
         return step_noise(residual, before, self.ratios.nodes, usual=float(noise.sigma.min()))
 
@@ -605,11 +605,11 @@ class StragglerDetector:
         are.
         """
         ratios = self.ratios
-        coarse = (ratios.groups.peers < MIN_PEERS) | (ratios.kind.kind != "fixed")
+        coarse = (ratios.comparison.groups.peers < MIN_PEERS) | (ratios.kind.kind != "fixed")
         smallest = np.where(coarse, COARSE_EFFECT, _LASTING_EFFECT)
         smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self.pace_spread))
         # Transfers without the waiting may be shorter on some ranks for good.
-        known = ratios.roles_settled and ratios.source == "compute"
+        known = ratios.comparison.roles_settled and ratios.source == "compute"
         return smallest if known else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
 
 

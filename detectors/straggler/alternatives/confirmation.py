@@ -82,7 +82,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
         return False
     # The median belongs to the majority: with half of those slow who are compared with, "slow" and "usual"
     # change places.
-    compared = ~ratios.left_out
+    compared = ~ratios.comparison.left_out
     if found.timing == "data":
         for mine, _ in (most for most in ratios.most_of_job if found.rank in most[0]):
             compared[mine] = False
@@ -119,7 +119,7 @@ def _loads_for_others(ratios: Ratios, found: Candidate, places: PlaceMates) -> b
     """Return whether most of its stage, or most ranks at its place on other machines, have loaded for as long
     from the start: it is their part."""
     loads = found.effect >= HALF * found.size
-    parts = (ratios.mates(found.rank), places.of(found.rank))
+    parts = (ratios.comparison.mates(found.rank), places.of(found.rank))
     return found.lasting and any(bool(part.any()) and np.mean(loads[part]) >= MOST for part in parts)
 
 
@@ -192,7 +192,7 @@ def _is_one_of_many(ratios: Ratios, found: Candidate) -> bool:
     """Return whether a good part of its role looks as slow: they may be slower or the others faster, which
     only their own past shows.
     """
-    role = ratios.groups.index == ratios.groups.index[found.rank]
+    role = ratios.comparison.groups.index == ratios.comparison.groups.index[found.rank]
     alike = found.effect[role] >= HALF * found.size
     return not found.lasting and alike.size >= FEW and bool(np.mean(alike) >= _MANY)
 

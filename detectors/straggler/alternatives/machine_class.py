@@ -33,16 +33,16 @@ def is_class(ratios: Ratios, found: Candidate) -> bool:
     levels = _levels(ratios, found)
     if levels is None:
         return False
-    groups, least = ratios.groups, HALF * float(levels[found.rank])
+    groups, least = ratios.comparison.groups, HALF * float(levels[found.rank])
     role = groups.index == groups.index[found.rank]
-    if ratios.left_out[found.rank]:
+    if ratios.comparison.left_out[found.rank]:
         # A machine that is suspected by what it shows in other roles may have most of this one.
-        role &= ~ratios.left_out
+        role &= ~ratios.comparison.left_out
     if role.sum() >= FEW and np.mean(levels[role] >= least) > HALF:
         return True
     # Of a role of which half is slow, the median is neither's.
     over_usual = levels - groups.spread_out(group_quantile(levels, groups, USUAL))
-    return any(ratios.slow_class(e, least=least)[found.rank] for e in (levels, over_usual))
+    return any(ratios.comparison.slow_class(e, least=least)[found.rank] for e in (levels, over_usual))
 
 
 def is_one_of_too_many(ratios: Ratios, found: Candidate, places: PlaceMates) -> bool:

@@ -33,7 +33,7 @@ def has_more_work(ratios: Ratios, found: Candidate) -> bool:
 
 def _grown(ratios: Ratios, found: Candidate, amount: Floats) -> float:
     """Return by how much the rank's share of a log ``amount`` [steps, ranks] has grown; 0 where unknown."""
-    mates = ratios.mates(found.rank)
+    mates = ratios.comparison.mates(found.rank)
     if not mates.any():
         mates = np.arange(ratios.ranks) != found.rank
     share = amount[:, found.rank] - nan_median(amount[:, mates], axis=1)

@@ -46,22 +46,22 @@ def _stands_with_position(ratios: Ratios, found: Candidate) -> bool:
         return False
     slow = found.x[:, found.rank] >= HALF * found.size
     levels = nan_median(ratios.history.last("role", found.steps)[slow])
-    role = ratios.groups.index == ratios.groups.index[found.rank]
+    role = ratios.comparison.groups.index == ratios.comparison.groups.index[found.rank]
     return ratios.shards.stands_with(levels, found.rank, role, size=found.size)
 
 
 def goes_with_role(ratios: Ratios, rank: int, effect: Floats) -> bool:
     """Return whether all mates of a small role, or all machines of a small class, or all of one position
     slowed alike, by ``effect`` [ranks]."""
-    mates = ratios.mates(rank)
+    mates = ratios.comparison.mates(rank)
     alike = effect[mates] >= HALF * effect[rank]
-    if ratios.small_role[rank] and mates.any() and alike.all():
+    if ratios.comparison.small_role[rank] and mates.any() and alike.all():
         return True
-    middle = group_median(np.where(ratios.class_mates(rank), effect, np.nan), ratios.nodes)
+    middle = group_median(np.where(ratios.comparison.class_mates(rank), effect, np.nan), ratios.nodes)
     others = middle[np.isfinite(middle)]
     if others.size and (others >= HALF * effect[rank]).all():
         return True
-    role = ratios.groups.index == ratios.groups.index[rank]
+    role = ratios.comparison.groups.index == ratios.comparison.groups.index[rank]
     return ratios.shards is not None and ratios.shards.explain(effect, rank, role)
 
 
@@ -75,7 +75,7 @@ def _stands_alone(ratios: Ratios, found: Candidate) -> bool:
     similar = found.effect >= HALF * found.size
     if ratios.slowed_since_restart(similar, size=found.size):
         return True
-    if ratios.roles_settled:
+    if ratios.comparison.roles_settled:
         stage = looks_like_stage(found.effect, similar, ratios.batches)
         return not stage or is_one_machine(found.effect, similar, ratios.nodes)
     no_stage = ratios.batches is not None and ratios.batches.rule_out_stage(similar)

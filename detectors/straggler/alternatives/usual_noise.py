@@ -40,7 +40,7 @@ def wanders(ratios: Ratios, found: Candidate) -> bool:
     """
     if found.lasting:
         return False
-    mates = ratios.mates(found.rank)
+    mates = ratios.comparison.mates(found.rank)
     if mates.sum() < FEW:
         mates = np.ones(ratios.ranks, dtype=np.bool_)
     # What slows its machine is looked for and no noise; others as slow show how healthy ranks wander.

@@ -20,7 +20,7 @@ def waits_least(ratios: Ratios, found: Candidate) -> bool | None:
     if found.timing == "rest" and not np.isfinite(waits).any():
         waits = ratios.history.last("comm", found.steps)
     seconds = ratios.history.last("compute", found.steps)
-    mates = ratios.mates(found.rank)
+    mates = ratios.comparison.mates(found.rank)
     if found.timing == "rest" and not mates.any():
         mates = np.arange(ratios.ranks) != found.rank
     if not np.isfinite(waits[:, found.rank]).any() or not np.isfinite(waits[:, mates]).any():

@@ -97,7 +97,7 @@ def test_no_other_is_slow_when_they_are_well_again(seed):
     """The others are not taken for what they were beside the slow half."""
     found, detector = judged(slow(2, {0}, 1.08, until=ENDED), nodes=2, noise=0.005, seed=seed)
     assert sorted(found) == list(range(ON_NODE))
-    assert not detector.ratios.left_out.any()
+    assert not detector.ratios.comparison.left_out.any()
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -79,7 +79,7 @@ def test_one_slow_machine_of_three_is_no_class():
 def test_two_machines_that_are_slow_by_different_amounts_are_no_class(first):
     named, detector = run(compute([1.2, 1.0, 1.45, 1.0, 1.0], steps=60), first=first)
     assert named == {2}
-    assert detector.ratios.groups.sizes.tolist() == [40]
+    assert detector.ratios.comparison.groups.sizes.tolist() == [40]
 
 
 def test_what_is_usual_of_a_class_is_learnt_anew_with_the_work():
@@ -99,8 +99,8 @@ def test_classes_are_learnt_again_when_compute_is_reported_again():
     seconds = compute(TWO_OF_SIX)
     seconds[50:60] = np.nan
     detector = run(seconds)[1]
-    assert sorted(detector.ratios.groups.sizes) == [16, 32]
-    assert detector.ratios.class_mates(0).sum() == ON_NODE
+    assert sorted(detector.ratios.comparison.groups.sizes) == [16, 32]
+    assert detector.ratios.comparison.class_mates(0).sum() == ON_NODE
 
 
 def test_a_machine_that_is_a_little_slower_for_good_is_no_role():

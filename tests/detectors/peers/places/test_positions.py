@@ -154,4 +154,4 @@ def test_positions_are_sought_again_when_other_times_are_compared():
         )  # fmt: skip
         ratios.learn()
         if number in (STEPS - 1, len(work) - 1):
-            assert ratios.groups.index.tolist() == at.tolist()
+            assert ratios.comparison.groups.index.tolist() == at.tolist()

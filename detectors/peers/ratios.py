@@ -178,7 +178,7 @@ class Ratios:
         changed = self.source not in (None, source)
         if changed:
             self.settled, self._level, self.work, self._by_times = 0, None, None, None
-            self._has_positions = False
+            self._has_positions = self.common_clock = False
             self.comparison.reset()
         self.source = source
         self._push(t, seconds)

@@ -71,7 +71,8 @@ class JobView:
         return None if node == UNKNOWN_NODE else node
 
     def role(self, members: Ints) -> dict[str, str | int]:
-        """Return what ``members`` (places) share and not all of the job do: model, coordinates."""
+        """Return what ``members`` (places) share and not all of the job do: model, coordinates. Nothing where
+        as many others share all of it: that tells nobody who they are."""
         chosen = set(members.tolist())
         places = [self.identities[rank] for rank in self.roster]
         inside = [at for i, at in enumerate(places) if i in chosen]
@@ -82,7 +83,8 @@ class JobView:
             own = all(_property(i, name) == value for i in inside)
             if value is not None and own and any(_property(i, name) != value for i in outside):
                 shared[name] = value
-        return shared
+        alike = sum(all(_property(i, name) == value for name, value in shared.items()) for i in outside)
+        return shared if alike < len(inside) else {}
 
     def role_name(self, members: Ints) -> str:
         """Return the role in words, ``pp=3``; empty where nothing is known to distinguish its members."""

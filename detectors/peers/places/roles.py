@@ -34,9 +34,16 @@ _ALIKE = 0.5
 # no stage, and how many they are at least. Chosen: layers rarely divide evenly, and other stages differ then.
 _OTHERS_ALIKE, _OTHERS = 0.25, 4
 
+# Chosen, of how far ranks are apart: less is next to nothing.
+_HALF = 0.5
+
 # Times the least noise by which kinds of work are apart, and stages of several machines each. Chosen: healthy
 # machines differ by two of it.
 _CLASSES_APART, _STAGES_APART = 5, 3
+
+# First steps by which a role must show, and by how many standard errors of their median what is none changed
+# (chosen: as of classes).
+_FIRST, _SURE = 5, 5.0
 
 # Places explain how ranks differ if the spread falls to this share (chosen, as for the work: ``ratios``).
 _GAIN = 0.7
@@ -78,7 +85,23 @@ def roles_from_times(v: Floats, nodes: PeerGroups, batches: Batches | None, *, f
     # The median of n steps is known to noise/√n: only a gap far beyond that separates kinds of work.
     least = 5 * noise / float(np.sqrt(len(v)))
     roles = _classes(levels, nodes, batches, gap=max(_CLASSES_APART * floor, least))
-    return roles if roles.any() else _stages(levels, nodes, batches, gap=max(_STAGES_APART * floor, least))
+    if not roles.any():
+        roles = _stages(levels, nodes, batches, gap=max(_STAGES_APART * floor, least))
+    return _unless_changed(v, roles, noise=max(noise, floor))
+
+
+def _unless_changed(v: Floats, roles: Ints, *, noise: float) -> Ints:
+    """Return ``roles`` [ranks] without those whose ranks were level with the fastest ones at first, in ``v``
+    [steps, ranks] (log): a stage does its work from the start, and a machine that slows has changed."""
+    usual, first = nan_median(v), nan_median(v[:_FIRST])
+    error = noise / float(np.sqrt(_FIRST))
+    kept = roles.copy()
+    for role in range(1, int(roles.max(initial=0)) + 1):
+        mine, fastest = roles == role, roles == 0
+        apart, was = (float(nan_median(a[mine]) - nan_median(a[fastest])) for a in (usual, first))
+        if was < _HALF * apart and apart - was > _SURE * error:
+            kept[mine] = 0
+    return kept
 
 
 def _classes(levels: Floats, nodes: PeerGroups, batches: Batches | None, *, gap: float) -> Ints:

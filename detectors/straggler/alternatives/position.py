@@ -96,8 +96,8 @@ def is_position(ratios: Ratios, rank: int, effect: Floats) -> bool:
         most = np.count_nonzero(slow & same) > HALF * np.count_nonzero(slow & mates)
         if most and np.count_nonzero(same) >= POSITION * each:
             parts.append(label)
-    everyone = np.ones(ratios.ranks, dtype=np.bool_)
-    return Shards(tuple(parts), ratios.nodes.index).explain(effect, rank, everyone)
+    # Ranks that are never read, as those that generate while others train, tell of no position.
+    return Shards(tuple(parts), ratios.nodes.index).explain(effect, rank, np.isfinite(effect))
 
 
 def _fills_machines(nodes: PeerGroups, slow: Bools) -> bool:

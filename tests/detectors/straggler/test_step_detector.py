@@ -424,3 +424,33 @@ def test_a_machine_whose_loading_grows_is_found_with_the_first_of_its_ranks():
             found.setdefault(one.rank, s)
     assert sorted(found) == np.flatnonzero(slow).tolist()
     assert max(found.values()) - min(found.values()) <= 5
+
+
+def test_a_trainer_is_named_beside_more_ranks_that_generate():
+    """Ranks that are never read tell nothing of who stands at the place of a slow one."""
+    ranks, trainers, rng = 96, 32, np.random.default_rng(8)
+    detector, found, ts = StragglerDetector(ranks, None, nodes=np.arange(ranks) // 8), [], 0.0
+    for step in range(100):
+        work = np.full(ranks, np.nan)
+        work[:trainers] = np.exp(0.008 * rng.normal(size=trainers))
+        work[14] *= 1.0 if step < 60 else 1.2
+        ts += np.nanmax(work)
+        times = replace(of_compute(step, ts, work), step=np.full(ranks, np.nanmax(work)))
+        found += [(step, slow.rank) for slow in detector.update(times).slow]
+    assert [rank for _, rank in found] == [14]
+    assert found[0][0] <= 70
+
+
+def test_ranks_are_compared_from_when_they_tell_what_they_compute():
+    """Step times alone compare nobody; what was concluded from them does not hold later."""
+    rng, found, ts = np.random.default_rng(9), set(), 0.0
+    detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp))
+    for step in range(160):
+        work = np.exp(0.008 * rng.normal(size=RANKS))
+        work[5] *= 1.0 if step < 120 else 1.3
+        ts += work.max()
+        times = of_compute(step, ts, work)
+        if step < 60:
+            times = replace(times, compute=np.full(RANKS, np.nan))
+        found |= {slow.rank for slow in detector.update(times).slow}
+    assert found == {5}

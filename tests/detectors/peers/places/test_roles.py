@@ -9,6 +9,7 @@ from detectors.peers.places.roles import (
     is_regular,
     looks_like_stage,
     roles_from_coords,
+    roles_from_times,
     split_by_gap,
 )
 
@@ -113,3 +114,14 @@ def test_classes_follow_the_ranks_and_no_level(levels, shift, random):
     found = split_by_gap(values, gap=1.5)
     assert split_by_gap(values[order] + shift, gap=1.5).tolist() == found[order].tolist()
     assert sorted(set(found.tolist())) == list(range(found.max() + 1))
+
+
+@pytest.mark.parametrize(("slow_from", "is_role"), [(0, True), (7, False)])
+def test_a_machine_that_slows_while_roles_are_learnt_is_none(slow_from, is_role):
+    """A stage has its work from the start; every fourth machine is of a slower model here."""
+    nodes = np.repeat(np.arange(12), 8)
+    v = 0.01 * np.random.default_rng(4).normal(size=(20, nodes.size)) + 0.14 * (nodes % 4 == 0)
+    v[slow_from:, nodes == 6] += 0.56
+    roles = roles_from_times(v, PeerGroups.of(nodes), None, floor=0.005)
+    assert (roles[nodes == 6] != roles[nodes == 5]).all() == is_role
+    assert (roles[nodes == 4] != roles[nodes == 5]).all()

@@ -468,7 +468,7 @@ KINDS: dict[str, Kind] = {
         transfers="slow",
     ),
     "group": Kind(
-        title="{place} transfers {ratio} slower than the other groups",
+        title="{group} transfers {ratio} slower than the others",
         severity="info",
         action="CHECK_NETWORK",
         text="Look at the links of the ranks of {place}: one of them is slow.",

@@ -102,6 +102,15 @@ class GroupVotes:
         """Whether the job has enough groups in any dimension to compare."""
         return bool(self._groups)
 
+    def holds(self, members: Ints) -> bool:
+        """Return whether the ranks ``members`` are one of the groups that are compared."""
+        own = (groups.index[members] for groups in self._groups.values())
+        sizes = (groups.sizes for groups in self._groups.values())
+        return any(
+            bool((index == index[0]).all()) and int(size[index[0]]) == members.size
+            for index, size in zip(own, sizes, strict=True)
+        )
+
     def round(self, seconds: Floats) -> VoteCount:
         """Take what each rank's transfers usually took in this round, [ranks], NaN = not read."""
         for name, groups in self._groups.items():

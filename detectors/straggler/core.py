@@ -159,7 +159,8 @@ class StepResult:
     """What one step gave rise to: ranks newly ``slow``, ranks slow on and off (``intermittent``, repeated
     while so), slowness that has ended (``recovered``: timing and rank), ranks whose slowness in compute has
     turned out to be work that wanders (``excused``, in the next step recovered), what is unequal in the job
-    as a whole, and whether its ``network`` became slow or recovered."""
+    as a whole, and whether its ``network``, or the ``rings`` of a part of its ranks, became slow or
+    recovered."""
 
     slow: tuple[SlowRank, ...] = ()
     intermittent: tuple[SlowRank, ...] = ()
@@ -168,6 +169,8 @@ class StepResult:
     job_wide: JobWide = field(default_factory=JobWide)
     network: SlowNetwork | None = None
     network_recovered: bool = False
+    rings: SlowNetwork | None = None
+    rings_recovered: bool = False
 
 
 class DecisionCore(Protocol):

@@ -35,6 +35,7 @@ import numpy.typing as npt
 
 from detectors.job.job_wide import JobWideWatch
 from detectors.job.waits.slow_network import NetworkWatch
+from detectors.job.waits.slow_rings import RingsWatch
 from detectors.job.waits.stalls import Stalls
 from detectors.peers.intermittence import AGAIN
 from detectors.peers.job_kind import VARIABLE_DISPERSION
@@ -144,7 +145,7 @@ class StragglerDetector:
             shared_work = _unknown_work(self.ratios.nodes.index, alike=roles is not None)
         self._shared_work = shared_work
         self._job_wide = JobWideWatch(self.ratios.config.history)
-        self._network = NetworkWatch()
+        self._network, self._rings = NetworkWatch(), RingsWatch()
         self._stalls = Stalls(self.ratios.nodes.index)
         self._moving = MovingSlowness(ranks, shared_work)
         self._excused: list[int] = []
@@ -177,7 +178,7 @@ class StragglerDetector:
         self._mates.recovered = []
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
-            self._network = NetworkWatch()
+            self._network, self._rings = NetworkWatch(), RingsWatch()
             self._stalls = Stalls(ratios.nodes.index)
             self._moving = MovingSlowness(ratios.ranks, self._shared_work)
             self._groups = SlowGroups(self._families)
@@ -208,7 +209,7 @@ class StragglerDetector:
         recovered += [("compute", rank) for rank in gone if not again[rank]]
         self._excused = self._moving.excuse(self.channels["compute"])
         slow += self._follow_groups()
-        network = self._network.update(ratios)
+        network, rings = self._network.update(ratios), self._rings.update(ratios)
         return StepResult(
             slow=tuple(slow),
             intermittent=(*self._intermittent(), *self._stalling(times)),
@@ -222,6 +223,8 @@ class StragglerDetector:
             ),
             network=network,
             network_recovered=self._network.gone,
+            rings=rings,
+            rings_recovered=self._rings.gone,
         )
 
     def is_alone(self, timing: Timing, rank: int) -> bool:

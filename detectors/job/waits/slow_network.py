@@ -24,6 +24,7 @@ from detectors.robust import nan_median
 from detectors.straggler.timing_channel import TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
 
 # Chosen: what the job must lose for a slow network to be reported; transfers are mostly hidden behind
 # compute.
@@ -63,6 +64,7 @@ class SlowNetwork:
     """Transfers take ``ratio`` times as long as usual, the job ``job_slowdown`` times.
 
     The first slow step ran from ``onset_lo`` to ``onset``, in event time; ``seconds`` is a transfer now.
+    ``members`` (places) are whose transfers these are, None: all ranks'.
     """
 
     ratio: float
@@ -70,6 +72,7 @@ class SlowNetwork:
     onset_lo: float
     onset: float
     seconds: float
+    members: Ints | None = None
 
 
 class NetworkWatch:
@@ -77,12 +80,16 @@ class NetworkWatch:
 
     def __init__(self) -> None:
         self.gone = False
-        self._begin(0)
+        self.begin(0)
 
-    def _begin(self, settled: int) -> None:
+    def begin(self, settled: int) -> None:
         """Learn what is usual from the ``settled``-th step of the job on; ``_work`` is its log compute."""
         self._channel = TimingChannel(1, CusumConfig(effects=_EFFECTS))
         self._since, self._work = settled, float("nan")
+
+    def seconds(self, comm: Floats) -> Floats:
+        """Return the transfer of each step that is watched, [steps] from [steps, ranks]; NaN: none."""
+        return transfer_seconds(comm)
 
     @property
     def shown(self) -> bool:
@@ -92,7 +99,7 @@ class NetworkWatch:
     def update(self, ratios: Ratios) -> SlowNetwork | None:
         """Take the step that ``ratios`` took last; return what begins to show. ``gone``: it has ended."""
         self.gone = False
-        transfer = transfer_seconds(ratios.history.last("comm", 1))
+        transfer = self.seconds(ratios.history.last("comm", 1))
         if not ratios.settled or not np.isfinite(transfer).any() or ratios.asynchronous:
             return None
         if ratios.settled % _EVERY == 0:
@@ -106,7 +113,7 @@ class NetworkWatch:
         if self.shown or self._channel.scores()[0] < 1.0:
             return None
         if self._work_changed(ratios, float(noise.center[0])):
-            self._begin(ratios.settled)
+            self.begin(ratios.settled)
             return None
         found = self._examine(ratios, float(noise.center[0]), float(noise.sigma[0]))
         if found is not None:
@@ -115,7 +122,7 @@ class NetworkWatch:
 
     def _refit(self, ratios: Ratios) -> None:
         steps = min(ratios.settled - self._since, ratios.config.baseline + _RECENT)
-        window = np.log(transfer_seconds(ratios.history.last("comm", steps)[: max(steps - _RECENT, 0)]))
+        window = np.log(self.seconds(ratios.history.last("comm", steps)[: max(steps - _RECENT, 0)]))
         if np.isfinite(window).sum() >= _RECENT:
             if self._channel.free[0]:
                 self._work = _work(ratios, steps)
@@ -126,7 +133,7 @@ class NetworkWatch:
 
     def _examine(self, ratios: Ratios, center: float, sigma: float) -> SlowNetwork | None:
         look_back = min(self._channel.change.age_of(0) + _LOOK_BEFORE, ratios.settled)
-        transfer = transfer_seconds(ratios.history.last("comm", look_back))
+        transfer = self.seconds(ratios.history.last("comm", look_back))
         x = np.log(transfer) - center
         first = locate_onset(x, sigma).index
         # A network that grows slower step by step is as slow as it is now.
@@ -145,7 +152,7 @@ class NetworkWatch:
     def _work_changed(self, ratios: Ratios, center: float) -> bool:
         """Whether compute changed too: another batch, model or schedule has other communication."""
         steps = self._channel.change.age_of(0)
-        rise = float(nan_median(np.log(transfer_seconds(ratios.history.last("comm", steps))))) - center
+        rise = float(nan_median(np.log(self.seconds(ratios.history.last("comm", steps))))) - center
         same = min(max(_SAME_WORK, _OF_RISE * rise), _WANDERS)
         # Negated: if compute is not known, it may have changed.
         return not abs(_work(ratios, steps) - self._work) <= same

@@ -78,10 +78,7 @@ class GroupTransfers:
 
     def _begin(self, view: JobView) -> None:
         self._roster, self._steps = view.roster, []
-        places = [dict(view.identities[r].coords) for r in view.roster]
-        self._votes = GroupVotes(
-            {name: np.array([p.get(name, -1) for p in places], dtype=np.intp) for name in COORDS}
-        )
+        self._votes = votes_of(view)
 
     def _voted(self, view: JobView, comm: Floats, *, seconds: float, at: float) -> dict[Key, Suspicion]:
         votes = self._votes.round(comm)
@@ -99,6 +96,12 @@ class GroupTransfers:
             rank, share = view.roster[int(suspects[0])], float(votes.probability[suspects[0]])
             standing[TRANSFER, rank] = _slow_transfer(view, rank, share, since=since, at=at)
         return standing
+
+
+def votes_of(view: JobView) -> GroupVotes:
+    """Return votes of the groups that the ranks' coordinates make."""
+    places = [dict(view.identities[r].coords) for r in view.roster]
+    return GroupVotes({name: np.array([p.get(name, -1) for p in places], dtype=np.intp) for name in COORDS})
 
 
 def _slow_group(

@@ -1,37 +1,55 @@
-"""Transfers that take longer for the whole job: congestion, or one link that all wait for."""
+"""Transfers that take longer for the whole job: congestion, or one link that all wait for; or for a part of
+its ranks, which the others wait for."""
 
 from collections.abc import Mapping
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
 from detectors.job.waits.slow_network import SlowNetwork
 from slowrank.telemetry import Evidence, Suspicion
+from slowrank.telemetry.records import Suspect
 from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore
+from streams.job.detectors.group_transfers import SUSPECTS, votes_of
 from streams.job.rows.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, about_job
-from streams.job.view import JobView
+from streams.job.view import JobView, spans
 
 # What the network takes for other ranks is learnt anew.
 NETWORK = Aspect("network", ends_with="roster", cost="past")
 
 _KEY: Key = (NETWORK, -1)
+_RINGS: Key = (NETWORK, 0)
 
 
 class SlowNetworkDetector(OfCore):
-    """A slow network, from when it shows until it has recovered."""
+    """A slow network, or slow rings, from when it shows until it has recovered."""
 
     aspects = (NETWORK,)
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
-        """Return that the network is slow, if so."""
-        if view.result.network is not None:
-            return {_KEY: _suspicion(view, view.result.network, step.closed_at)}
-        if view.result.network_recovered:
-            return {}
-        # It still holds, and has cost more.
-        return {key: view.open.refreshed(key, step.closed_at) for key in view.standing(NETWORK)}
+        """Return what of the network is slow."""
+        result, at = view.result, step.closed_at
+        # What still holds has cost more.
+        standing = {key: view.open.refreshed(key, at) for key in view.standing(NETWORK)}
+        for key, found, recovered in (
+            (_KEY, result.network, result.network_recovered),
+            (_RINGS, result.rings, result.rings_recovered),
+        ):
+            if found is not None:
+                # A single group is found by its votes, with the probability of each rank.
+                if found.members is None or not votes_of(view).holds(found.members):
+                    standing[key] = _suspicion(view, found, at)
+            elif recovered:
+                standing.pop(key, None)
+        return standing
 
 
 def _suspicion(view: JobView, found: SlowNetwork, at: float) -> Suspicion:
+    if found.members is not None:
+        return _of_rings(view, found, found.members, at)
     return about_job(
         view,
         at,
@@ -53,3 +71,33 @@ def _suspicion(view: JobView, found: SlowNetwork, at: float) -> Suspicion:
         ),
         note=f"collectives take {found.ratio:.2f}x as long for all ranks alike; compute is as before",
     )
+
+
+def _of_rings(view: JobView, found: SlowNetwork, members: npt.NDArray[np.intp], at: float) -> Suspicion:
+    ranks = [view.roster[i] for i in members.tolist()]
+    role = view.role(members)
+    coords = {name: value for name, value in role.items() if isinstance(value, int)}
+    where = f"{view.role_name(members)}, " if role else ""
+    suspicion = about_job(
+        view,
+        at,
+        catalogue_id="group_votes",
+        subject=view.job(coords or None),
+        hypotheses={"group": WEIGHT_SLOW},
+        slowdown=found.job_slowdown,
+        since=(found.onset_lo, found.onset),
+        ratio=found.ratio,
+        evidence=(
+            Evidence(
+                metric="comm_seconds",
+                unit="s",
+                detector=STEPS,
+                value=round(found.seconds, 6),
+                note=f"{where}ranks {spans(ranks)}: the others wait for them",
+            ),
+        ),
+        note=f"collectives take {found.ratio:.2f}x as long on {len(ranks)} ranks; compute is as before",
+    )
+    share = 1.0 / len(ranks)
+    likely = tuple(Suspect(subject=view.subject(r), probability=round(share, 4)) for r in ranks[:SUSPECTS])
+    return msgspec.structs.replace(suspicion, ruled_out=("single_rank", "congestion"), suspects=likely)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from detectors.job.waits.slow_network import SlowNetwork
 from detectors.straggler.core import StepResult
 from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import Subject
@@ -48,3 +49,29 @@ def test_a_network_that_stays_slow_is_seen_until_it_recovers(at, recovered, seen
     step = Step(7, frozenset({0, 1}), np.arange(2), np.full(2, at), np.full((10, 2), np.nan))
     standing = SlowNetworkDetector(JobStageConfig()).step(view, step)
     assert [s.ts for s in standing.values()] == seen
+
+
+@pytest.mark.parametrize(
+    ("members", "subject"),
+    [(range(16, 32), {"pp": 1}), (range(3, 64, 8), {"tp": 3}), (range(19, 32, 8), None)],
+    ids=["a stage", "a port of each machine", "one group, found by votes"],
+)
+def test_slow_rings_are_told_with_what_their_ranks_share(members, subject):
+    """Four stages of two replicas of eight: rings of one tensor position in one stage have peers there."""
+    ranks = range(64)
+    coords = {r: (("dp", r // 8 % 2), ("pp", r // 16), ("tp", r % 8)) for r in ranks}
+    found = SlowNetwork(2.0, 1.2, 90.0, 92.0, 0.6, np.array(members))
+    view = JobView(
+        cluster="c",
+        job_id="job",
+        attempt=0,
+        roster=tuple(ranks),
+        identities={rank: Identity(f"n{rank // 8}", None, None, coords[rank], "") for rank in ranks},
+        core=StragglerDetector(len(ranks), None),
+        open=OpenSuspicions(30.0),
+        result=StepResult(rings=found),
+    )
+    step = Step(7, frozenset(ranks), np.arange(64), np.full(64, 100.0), np.full((10, 64), np.nan))
+    told = list(SlowNetworkDetector(JobStageConfig()).step(view, step).values())
+    assert [s.subject.coords for s in told] == ([] if subject is None else [subject])
+    assert [len(s.suspects) for s in told] == ([] if subject is None else [8])

@@ -1,0 +1,82 @@
+"""Slow transfers of a part of a job: the rings of one stage, or of one port of each machine.
+
+One slow port delays every ring over it, and the others wait for these: no rank stands out within its stage,
+and the shortest transfer of all ranks (``slow_network``) is as before. Where ranks report apart from their
+transfers how long they wait, the transfer is watched that few ranks exceed, T = the k-th longest of a step,
+k = 1/20 of the ranks and 4 at least, by the evidence and limits of ``NetworkWatch``. It is theirs whose
+transfers rose by half as much, half of the ranks at most, if the waits of the others rose by half as much,
+theirs did not, and no rank computes for that much longer: else transfers contain the wait for a slow rank.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.job.waits.slow_network import NetworkWatch, SlowNetwork
+from detectors.peers.ratios import Ratios
+from detectors.robust import nan_median
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+
+# Ranks whose transfers may be longer and are not watched. Chosen: those of a machine or two are found by what
+# they do beside their work (``step_detector``), and stages are of a sixteenth of the ranks or more.
+_FEW, _SHARE = 4, 20
+
+# Of what transfers rose by, and of the ranks (chosen).
+_HALF = 0.5
+
+
+class RingsWatch(NetworkWatch):
+    """Weighs the longest transfers of a job step after step."""
+
+    def seconds(self, comm: Floats) -> Floats:
+        """Return the longest transfer of each step but for few ranks', [steps] from [steps, ranks]."""
+        ranks = comm.shape[1]
+        few = max(_FEW, ranks // _SHARE)
+        if ranks < 2 * few:
+            return np.full(len(comm), np.nan)
+        read = np.where(np.isfinite(comm) & (comm > 0), comm, -np.inf)
+        longest = np.partition(read, ranks - few, axis=1)[:, ranks - few]
+        return np.where(np.isinf(longest), np.nan, longest)
+
+    def update(self, ratios: Ratios) -> SlowNetwork | None:
+        """Take the step that ``ratios`` took last; return what begins to show, and whose transfers it is."""
+        if not np.isfinite(ratios.history.last("wait", 1)).any():
+            self.gone = False
+            return None
+        found = super().update(ratios)
+        if found is None:
+            return None
+        members = _whose(ratios, found)
+        if members is None:
+            # What else it is shall be usual, and not be asked in every step.
+            self.begin(ratios.settled)
+            return None
+        return replace(found, members=members)
+
+
+def _whose(ratios: Ratios, found: SlowNetwork) -> Ints | None:
+    """Return the ranks whose transfers became slow while the others wait for them; None: it is not so."""
+    history, held = ratios.history, min(ratios.settled, ratios.config.history)
+    slow = nan_median(history.last("ts", held), axis=1) >= found.onset
+    if slow.all() or not slow.any():
+        return None
+    excess = _HALF * found.seconds * (1.0 - 1.0 / found.ratio)
+
+    def rose(series: str) -> Floats:
+        values = history.last(series, held)
+        return nan_median(values[slow]) - nan_median(values[~slow])
+
+    longer, waits = rose("comm") >= excess, rose("wait")
+    others = ~longer & np.isfinite(waits)
+    if not longer.any() or longer.sum() > _HALF * ratios.ranks or others.sum() <= _HALF * others.size / 2:
+        return None
+    waited = nan_median(waits[others]) >= excess and nan_median(waits[longer]) < excess
+    compute = history.last("compute", held)
+    slowest = [
+        float(np.nanmax(nan_median(part), initial=-np.inf)) for part in (compute[slow], compute[~slow])
+    ]
+    # Negated: what is not known may have changed.
+    return np.flatnonzero(longer) if waited and slowest[0] - slowest[1] < excess else None

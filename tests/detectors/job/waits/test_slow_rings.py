@@ -1,0 +1,71 @@
+"""Slow transfers of a part of a job, which the others wait for."""
+
+import numpy as np
+import pytest
+
+from detectors.peers.step_times import StepTimes
+from detectors.straggler.step_detector import StragglerDetector
+
+RANKS, ONSET, STEPS = 32, 120, 200
+
+
+def verdicts(rings=(), factor=1.0, *, slow_rank=1.0, waits=True, contain_waits=False, until=None):
+    """Return what is found, step by step, where the transfers of the ranks of ``rings`` take ``factor`` times
+    as long from ONSET on; transfers may contain the wait for the slowest rank."""
+    rng, ts = np.random.default_rng(7), 1000.0
+    detector, nan = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp)), np.full(RANKS, np.nan)
+    for s in range(STEPS):
+        is_slow = ONSET <= s < (until or STEPS)
+        work = np.exp(0.004 * rng.normal(size=RANKS))
+        work[3] *= slow_rank if is_slow else 1.0
+        comm = 0.3 * np.exp(0.04 * rng.normal(size=RANKS))
+        comm[list(rings)] *= factor if is_slow else 1.0
+        total = float((work + comm).max())
+        wait = total - work - comm
+        if contain_waits:
+            comm, wait = comm + wait, wait
+        ts += total
+        yield detector.update(StepTimes(
+            number=s, ts=np.full(RANKS, ts), step=np.full(RANKS, total), compute=work,
+            wait=wait if waits else nan, data=nan, comm=comm, checkpoint=nan, tokens=nan,
+        ))  # fmt: skip
+
+
+def shown(**job):
+    return [(s, v.rings) for s, v in enumerate(verdicts(**job)) if v.rings is not None]
+
+
+@pytest.mark.parametrize("rings", [range(8, 16), range(3, 32, 8), range(16)])
+def test_slow_rings_are_found_with_whose_they_are(rings):
+    """A stage, a port of each machine, half of the ranks: the others wait."""
+    [(step, found)] = shown(rings=rings, factor=2.0)
+    assert ONSET + 9 <= step <= ONSET + 20
+    assert found.members is not None
+    assert found.members.tolist() == list(rings)
+    assert found.ratio == pytest.approx(2.0, rel=0.1)
+    assert found.job_slowdown == pytest.approx(1.6 / 1.3, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {},
+        {"slow_rank": 1.4},
+        {"slow_rank": 1.4, "contain_waits": True},
+        {"rings": range(8, 16), "factor": 2.0, "waits": False},
+        {"rings": range(32), "factor": 2.0},
+        {"rings": range(8, 16), "factor": 2.0, "until": ONSET + 6},
+        {"rings": range(2), "factor": 2.0},
+    ],
+    ids=["healthy", "a slow rank", "waits in transfers", "no waits", "all ranks", "a burst", "two ranks"],
+)
+def test_all_else_is_no_slow_ring(job):
+    """Whose transfers they are shows only by who waits for whom."""
+    assert not shown(**job)
+
+
+def test_rings_recover():
+    """Slowness ends after steps without evidence."""
+    ends = [s for s, v in enumerate(verdicts(range(8, 16), 2.0, until=ONSET + 40)) if v.rings_recovered]
+    assert len(ends) == 1
+    assert ONSET + 40 < ends[0] <= ONSET + 75

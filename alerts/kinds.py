@@ -77,10 +77,12 @@ KINDS: dict[str, Kind] = {
             "`imbalance.model` (the ranks on one GPU model), `imbalance.machine` (beside `imbalance.stage`, "
             "where the group is all of one machine and no coordinates are "
             "known), `imbalance.position` (all ranks at one place of the layers became slow), "
-            "`imbalance.workload`, `congestion`, `group`, `data` (most ranks wait longer for data: "
-            "`CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what), `between_steps` "
-            "(from the end of a step to the start of the next it takes longer: loading of data, checkpoints "
-            "or logging outside the timed step); [several at once](#several-causes-of-a-slow-job) are "
+            "`imbalance.workload`, `congestion`, `group` (the transfers of one parallel group, or of a stage "
+            "or another part of the ranks, have become slow, and the others wait), `data` (most ranks wait "
+            "longer for data: `CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what), "
+            "`between_steps` (from the end of a step to the start of the next it takes longer: loading of "
+            "data, checkpoints or logging outside the timed step); "
+            "[several at once](#several-causes-of-a-slow-job) are "
             "findings of their own"
         ),
         phrase="all of the job is slower",

@@ -11,7 +11,7 @@ from detectors.job.steps_taken import LAST_RANKS, LastRanks
 from detectors.robust import Floats, nan_median
 from slowrank.telemetry import Lost, Suspicion
 from streams.job.aspect import Key
-from streams.job.detectors.slow_ranks import COMPUTE, INTERMITTENT
+from streams.job.detectors.slow_ranks import COMPUTE, INTERMITTENT, STALLING
 from streams.job.rows.step_aligner import Step
 from streams.job.rows.step_rows import SECONDS
 from streams.job.view import JobView
@@ -26,6 +26,9 @@ _WORK_QUANTILE = 0.25
 # Waits are what ranks do not compute where, without them, ranks differ by as much as by their compute, up to
 # this factor. Chosen: far from both waits that are always 0 and waits for something else.
 _MIRRORED = 2.0
+
+# Most of a step that is charged for the stalls of others (chosen: a job that stalls for half of its time).
+_MOST_STALLED = 0.5
 
 # Ranks by which they are compared. Chosen: quartiles of 256 are known to a tenth of their distance.
 _SAMPLE = 256
@@ -92,12 +95,15 @@ class JobCosts:
         aspect, rank = key
         # What is seen from the first step on has no past.
         began = s.family != "timing" or any(e.change_at is not None for e in s.evidence)
-        computes = aspect in (COMPUTE, INTERMITTENT)
+        computes, job_ratio = aspect in (COMPUTE, INTERMITTENT), s.job_slowdown_ratio or 1.0
+        if aspect == STALLING:
+            # The steps that stalled are left out as pauses: the others are charged what those took longer.
+            job_ratio = 1.0 / (1.0 - min(job_ratio - 1.0, _MOST_STALLED))
         return Slowdown(
             onset=s.onset,
             onset_lo=s.onset_lo,
             ratio=s.slowdown_ratio or 1.0,
-            job_ratio=s.job_slowdown_ratio or 1.0,
+            job_ratio=job_ratio,
             of_rank=aspect.cost == "rank",
             changed=aspect.cost != "even" and began,
             believed=s.overwhelming,

@@ -30,6 +30,7 @@ _OF_TIMING: dict[Timing, Aspect] = {
 }
 PART = Aspect("part", ends_with="rank", outlast_job=True)
 INTERMITTENT = Aspect("intermittent", ends_with="rank", outlast_job=True, cost="rank")
+STALLING = Aspect("stalling", ends_with="rank", outlast_job=True, cost="even")
 COMPUTE = _OF_TIMING["compute"]
 
 # Log-odds, chosen: evidence that suffices alone opens a finding by itself (``WEIGHT_SLOW``); a suspicion, or
@@ -86,20 +87,21 @@ class SlowRanks(OfCore):
 
 
 class IntermittentRanks(OfCore):
-    """Ranks that are slow on and off."""
+    """Ranks that are slow on and off, or stall in single steps."""
 
-    aspects = (INTERMITTENT,)
+    aspects = (INTERMITTENT, STALLING)
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the ranks found intermittent that were slow for a moment lately."""
         at = step.closed_at
         standing = {
             key: view.open.refreshed(key, at)
-            for key in view.standing(INTERMITTENT)
+            for key in view.standing(*self.aspects)
             if view.core.is_intermittent(view.roster.index(key[1]))
         }
         for slow in view.result.intermittent:
-            standing[INTERMITTENT, view.roster[slow.rank]] = suspicion_of(view, slow, at)
+            aspect = STALLING if slow.stalled else INTERMITTENT
+            standing[aspect, view.roster[slow.rank]] = suspicion_of(view, slow, at)
         return standing
 
 

@@ -7,7 +7,7 @@ from detectors.job.lost_time import LostTime, Slowdown
 from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import UNKNOWN_NODE, Evidence, Subject, Suspicion
 from streams.job.detectors.lost_time import JobCosts
-from streams.job.detectors.slow_ranks import COMPUTE
+from streams.job.detectors.slow_ranks import COMPUTE, STALLING
 from streams.job.rows.step_aligner import Step
 from streams.job.rows.step_rows import Identity
 from streams.job.view import JobView
@@ -54,7 +54,7 @@ def suspicion(rank, onset, ts, *, state="raise", ratio=1.5, **changes):
     return Suspicion(**(fields | changes))
 
 
-def charged(made, raised, *, at=150, world_size=0):
+def charged(made, raised, *, at=150, world_size=0, aspect=COMPUTE):
     """Return the GPU-seconds of each suspicion of ``raised`` ({rank: ratio}), raised at step ``at``."""
     lost = JobCosts()
     view = JobView(
@@ -71,9 +71,9 @@ def charged(made, raised, *, at=150, world_size=0):
         lost.step(view, step)
         if step.number == at:
             for rank, ratio in raised.items():
-                lost.stamped((COMPUTE, rank), suspicion(rank, 100.0, step.closed_at, ratio=ratio))
+                lost.stamped((aspect, rank), suspicion(rank, 100.0, step.closed_at, ratio=ratio))
     end = made[-1].closed_at
-    over = [lost.stamped((COMPUTE, r), suspicion(r, 100.0, end, state="clear")) for r in raised]
+    over = [lost.stamped((aspect, r), suspicion(r, 100.0, end, state="clear")) for r in raised]
     return [s.lost.gpu_seconds for s in over if s.lost is not None]
 
 
@@ -81,6 +81,13 @@ def test_a_slow_rank_is_charged_what_the_steps_took_longer():
     """A hundred steps of 1.5 s for 1 s: 50 s of four GPUs, those before it was raised included."""
     made = steps([1.0] * SLOW_FROM + [1.5] * 100 + [1.0] * 20)
     assert charged(made, {0: 1.5}) == [pytest.approx(200.0)]
+
+
+def test_a_rank_that_stalls_is_charged_the_stalls():
+    """A step of 6 s for 1 s in every twentieth, found after the third: they are pauses of all others."""
+    seconds = [6.0 if number >= SLOW_FROM and number % 20 == 0 else 1.0 for number in range(300)]
+    [lost] = charged(steps(seconds), {0: 1.25}, aspect=STALLING)
+    assert lost == pytest.approx(4 * 10 * 5.0, rel=0.1)
 
 
 def test_a_ramp_is_charged_step_by_step():

@@ -31,7 +31,9 @@ DETECTORS = (
     Detector("stage", "pipeline stages with more work than the others"),
     Detector("workload", "work that differs between ranks from step to step"),
     Detector("shared_wait", "waits of all ranks that became longer: for data, or unexplained"),
-    Detector("congestion", "transfers that take longer for all ranks of a job"),
+    Detector(
+        "congestion", "transfers that take longer for all ranks of a job, or a part that the others wait for"
+    ),
     Detector("group_votes", "parallel groups that transfer more slowly than the others"),
     Detector("hang", "jobs without progress"),
     Detector("rank_missing", "ranks without steps while the others advance"),

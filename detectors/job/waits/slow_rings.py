@@ -24,8 +24,9 @@ Ints = npt.NDArray[np.intp]
 # they do beside their work (``step_detector``), and stages are of a sixteenth of the ranks or more.
 _FEW, _SHARE = 4, 20
 
-# Of what transfers rose by, and of the ranks (chosen).
-_HALF = 0.5
+# Of what transfers rose by, and of the ranks: most whose transfers are slow, and fewest whose waits are known
+# (chosen).
+_HALF, _QUARTER = 0.5, 0.25
 
 
 class RingsWatch(NetworkWatch):
@@ -63,20 +64,20 @@ def _whose(ratios: Ratios, found: SlowNetwork) -> Ints | None:
     slow = nan_median(history.last("ts", held), axis=1) >= found.onset
     if slow.all() or not slow.any():
         return None
-    excess = _HALF * found.seconds * (1.0 - 1.0 / found.ratio)
+    least = _HALF * found.seconds * (1.0 - 1.0 / found.ratio)
 
     def rose(series: str) -> Floats:
         values = history.last(series, held)
         return nan_median(values[slow]) - nan_median(values[~slow])
 
-    longer, waits = rose("comm") >= excess, rose("wait")
+    longer, waits = rose("comm") >= least, rose("wait")
     others = ~longer & np.isfinite(waits)
-    if not longer.any() or longer.sum() > _HALF * ratios.ranks or others.sum() <= _HALF * others.size / 2:
+    few_wait = others.sum() <= _QUARTER * ratios.ranks
+    if not longer.any() or longer.sum() > _HALF * ratios.ranks or few_wait:
         return None
-    waited = nan_median(waits[others]) >= excess and nan_median(waits[longer]) < excess
+    waited = nan_median(waits[others]) >= least and nan_median(waits[longer]) < least
     compute = history.last("compute", held)
-    slowest = [
+    now, before = (
         float(np.nanmax(nan_median(part), initial=-np.inf)) for part in (compute[slow], compute[~slow])
-    ]
-    # Negated: what is not known may have changed.
-    return np.flatnonzero(longer) if waited and slowest[0] - slowest[1] < excess else None
+    )
+    return np.flatnonzero(longer) if waited and now - before < least else None

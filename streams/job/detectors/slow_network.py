@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.job.waits.slow_network import SlowNetwork
-from slowrank.telemetry import Evidence, Suspicion
+from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Suspect
 from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore
@@ -20,7 +20,7 @@ from streams.job.view import JobView, spans
 # What the network takes for other ranks is learnt anew.
 NETWORK = Aspect("network", ends_with="roster", cost="past")
 
-_KEY: Key = (NETWORK, -1)
+_ALL: Key = (NETWORK, -1)
 _RINGS: Key = (NETWORK, 0)
 
 
@@ -35,41 +35,33 @@ class SlowNetworkDetector(OfCore):
         # What still holds has cost more.
         standing = {key: view.open.refreshed(key, at) for key in view.standing(NETWORK)}
         for key, found, recovered in (
-            (_KEY, result.network, result.network_recovered),
+            (_ALL, result.network, result.network_recovered),
             (_RINGS, result.rings, result.rings_recovered),
         ):
-            if found is not None:
-                # A single group is found by its votes, with the probability of each rank.
-                if found.members is None or not votes_of(view).holds(found.members):
-                    standing[key] = _suspicion(view, found, at)
+            # A single group is found by its votes, with the probability of each rank.
+            if found is not None and not _is_one_group(view, found):
+                standing[key] = _suspicion(view, found, at)
             elif recovered:
                 standing.pop(key, None)
         return standing
 
 
+def _is_one_group(view: JobView, found: SlowNetwork) -> bool:
+    return found.members is not None and votes_of(view).holds(found.members)
+
+
 def _suspicion(view: JobView, found: SlowNetwork, at: float) -> Suspicion:
     if found.members is not None:
         return _of_rings(view, found, found.members, at)
-    return about_job(
+    return _slow_transfers(
         view,
+        found,
         at,
-        catalogue_id="congestion",
         subject=view.job(),
         # One slow link of a ring looks like congestion to all of its ranks; the latter is more frequent.
         hypotheses={"congestion": WEIGHT_SLOW, "link.nic_slow": WEIGHT_SLOW - 1.0},
-        slowdown=found.job_slowdown,
-        since=(found.onset_lo, found.onset),
-        ratio=found.ratio,
-        evidence=(
-            Evidence(
-                metric="comm_seconds",
-                unit="s",
-                detector=STEPS,
-                value=round(found.seconds, 6),
-                note="the shortest of all ranks: the transfer itself, without waiting",
-            ),
-        ),
-        note=f"collectives take {found.ratio:.2f}x as long for all ranks alike; compute is as before",
+        whose="for all ranks alike",
+        shown="the shortest of all ranks: the transfer itself, without waiting",
     )
 
 
@@ -78,26 +70,43 @@ def _of_rings(view: JobView, found: SlowNetwork, members: npt.NDArray[np.intp], 
     role = view.role(members)
     coords = {name: value for name, value in role.items() if isinstance(value, int)}
     where = f"{view.role_name(members)}, " if role else ""
-    suspicion = about_job(
+    suspicion = _slow_transfers(
         view,
+        found,
         at,
-        catalogue_id="group_votes",
         subject=view.job(coords or None),
         hypotheses={"group": WEIGHT_SLOW},
+        whose=f"on {len(ranks)} ranks",
+        shown=f"{where}ranks {spans(ranks)}: the others wait for them",
+    )
+    share = 1.0 / len(ranks)
+    likely = tuple(Suspect(subject=view.subject(r), probability=round(share, 4)) for r in ranks[:SUSPECTS])
+    return msgspec.structs.replace(suspicion, ruled_out=("single_rank", "congestion"), suspects=likely)
+
+
+def _slow_transfers(
+    view: JobView,
+    found: SlowNetwork,
+    at: float,
+    *,
+    subject: Subject,
+    hypotheses: dict[str, float],
+    whose: str,
+    shown: str,
+) -> Suspicion:
+    return about_job(
+        view,
+        at,
+        catalogue_id="congestion",
+        subject=subject,
+        hypotheses=hypotheses,
         slowdown=found.job_slowdown,
         since=(found.onset_lo, found.onset),
         ratio=found.ratio,
         evidence=(
             Evidence(
-                metric="comm_seconds",
-                unit="s",
-                detector=STEPS,
-                value=round(found.seconds, 6),
-                note=f"{where}ranks {spans(ranks)}: the others wait for them",
+                metric="comm_seconds", unit="s", detector=STEPS, value=round(found.seconds, 6), note=shown
             ),
         ),
-        note=f"collectives take {found.ratio:.2f}x as long on {len(ranks)} ranks; compute is as before",
+        note=f"collectives take {found.ratio:.2f}x as long {whose}; compute is as before",
     )
-    share = 1.0 / len(ranks)
-    likely = tuple(Suspect(subject=view.subject(r), probability=round(share, 4)) for r in ranks[:SUSPECTS])
-    return msgspec.structs.replace(suspicion, ruled_out=("single_rank", "congestion"), suspects=likely)

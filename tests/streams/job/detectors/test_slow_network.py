@@ -74,4 +74,5 @@ def test_slow_rings_are_told_with_what_their_ranks_share(members, subject):
     step = Step(7, frozenset(ranks), np.arange(64), np.full(64, 100.0), np.full((10, 64), np.nan))
     told = list(SlowNetworkDetector(JobStageConfig()).step(view, step).values())
     assert [s.subject.coords for s in told] == ([] if subject is None else [subject])
+    assert {s.catalogue_id for s in told} <= {"congestion"}
     assert [len(s.suspects) for s in told] == ([] if subject is None else [8])

@@ -102,7 +102,9 @@ class IntermittentRanks(OfCore):
         for slow in view.result.intermittent:
             aspect = STALLING if slow.stalled else INTERMITTENT
             standing[aspect, view.roster[slow.rank]] = suspicion_of(view, slow, at)
-        return standing
+        # How slow a rank is on and off says more than that some of those steps stall.
+        told = {rank for aspect, rank in standing if aspect == INTERMITTENT}
+        return {key: s for key, s in standing.items() if key[0] != STALLING or key[1] not in told}
 
 
 def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[HeldSlow]:

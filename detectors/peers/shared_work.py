@@ -105,6 +105,7 @@ class MovingWork:
 
     shared: SharedWork
     _seen: dict[int, dict[tuple[int, ...], int]] = field(default_factory=dict)
+    _risen: dict[frozenset[int], int] = field(default_factory=dict)
 
     def see(self, rank: int, slow: Bools, step: int) -> bool:
         """Take the ranks that are as ``slow`` [ranks] as ``rank`` at ``step``; return whether they may be a
@@ -116,6 +117,16 @@ class MovingWork:
             self._seen[stride] = recent | {tuple(sets.tolist()): step}
             found = True
         return found
+
+    def see_risen(self, together: Bools, step: int) -> None:
+        """Take that ranks on parts of several machines rose ``together`` [ranks] (``risen_together``)."""
+        recent = {one: last for one, last in self._risen.items() if step - last <= _REMEMBERED_STEPS}
+        self._risen = recent | {frozenset(np.flatnonzero(together).tolist()): step}
+
+    def has_risen_elsewhere(self, together: Bools) -> bool:
+        """Return whether others than those ``together`` [ranks] rose so, too: then it is work that moves."""
+        risen = set(np.flatnonzero(together).tolist())
+        return bool(risen) and any(risen.isdisjoint(other) for other in self._risen)
 
     def explains(self, rank: int, slow: Bools) -> bool:
         """Return whether those as slow as ``rank`` are at a position of work that has moved."""

@@ -1,14 +1,15 @@
 """Explanations of slow compute that show only over time: rotation, healthy noise, work that moves.
 
 Confirmed candidates are held against spells that rotate between ranks (``rotating_slowness``), how healthy
-ranks wander (``usual_noise.wanders``), and positions that a hot expert or a long shard moves between
-(``peers.shared_work.MovingWork``). Who is explained is examined again later; a rank that was reported before
-its explanation showed is excused.
+ranks wander (``usual_noise.wanders``), and positions that a hot expert or a long shard moves between, on one
+machine or several (``peers.shared_work.MovingWork``, ``places.risen_together``). Who is explained is examined
+again later; a rank that was reported before its explanation showed is excused.
 """
 
 import numpy as np
 import numpy.typing as npt
 
+from detectors.peers.places.risen_together import risen_together
 from detectors.peers.ratios import Ratios
 from detectors.peers.rotating_slowness import RotatingSlowness
 from detectors.peers.shared_work import MovingWork, SharedWork
@@ -29,6 +30,9 @@ _STILL = 0.5
 # learnt anew.
 _EXAMINE_STEPS = 20
 
+# Steps before a slowdown that show what is usual, at least, and of longer ones their part (chosen).
+_BEFORE, _PART = 10, 4
+
 
 class MovingSlowness:
     """Follows the slow ranks of a job of so many ``ranks``, some of which may get ``shared`` work."""
@@ -37,6 +41,7 @@ class MovingSlowness:
         self._rotation = RotatingSlowness(ranks)
         self._work = MovingWork(shared)
         self._slow_with: dict[int, Bools] = {}
+        self._risen_with: dict[int, Bools] = {}
         self._not_before = np.zeros(ranks, dtype=np.intp)
 
     @property
@@ -96,6 +101,8 @@ class MovingSlowness:
         raised = np.flatnonzero(channel.raised).tolist()
         self._slow_with = {rank: self._slow_with[rank] for rank in raised if rank in self._slow_with}
         moved = {rank for rank, with_it in self._slow_with.items() if self._work.explains(rank, with_it)}
+        self._risen_with = {rank: self._risen_with[rank] for rank in raised if rank in self._risen_with}
+        moved |= {rank for rank, others in self._risen_with.items() if self._work.has_risen_elsewhere(others)}
         excused = [rank for rank in raised if rank in moved or self._rotation.excuses(rank)]
         channel.lower(excused)
         return excused
@@ -117,7 +124,29 @@ class MovingSlowness:
         for rank, with_it in slow.items():
             if self._work.see(rank, with_it, ratios.settled):
                 self._slow_with[rank] = with_it
-        beyond = [f for f in confirmed if not self._work.explains(f.rank, slow[f.rank])]
+        risen = {f.rank: _risen_with(ratios, f) for f in confirmed}
+        for rank in risen:
+            # Noise may hide it from one of them.
+            together = next((others for others in risen.values() if others[rank]), None)
+            if together is not None:
+                self._work.see_risen(together, ratios.settled)
+                self._risen_with[rank] = risen[rank] = together
+        beyond = [
+            f
+            for f in confirmed
+            if not self._work.explains(f.rank, slow[f.rank])
+            and not self._work.has_risen_elsewhere(risen[f.rank])
+        ]
         for rank in slow.keys() - {f.rank for f in beyond}:
             self._not_before[rank] = ratios.settled + _EXAMINE_STEPS
         return beyond
+
+
+def _risen_with(ratios: Ratios, found: Candidate) -> Bools:
+    """Return who rose with a rank of a job without coordinates or batches, [ranks] (``risen_together``)."""
+    if ratios.roles_known or ratios.batches is not None:
+        return np.zeros(ratios.ranks, dtype=np.bool_)
+    held, before = ratios.history.count, max(_BEFORE, found.steps // _PART)
+    # Slow in all steps judged, it may have become so in the warm-up.
+    steps = held if found.steps == ratios.settled else min(found.steps + before, held)
+    return risen_together(ratios.history.last("v", steps), found.rank, ratios.nodes)

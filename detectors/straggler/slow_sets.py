@@ -161,13 +161,16 @@ class SlowSets:
         """
         held, found = min(ratios.settled, ratios.history.capacity), slow.ranks[0]
         length = block_length(found)
-        past = _PAST_OF_BATCHES if self.with_batch else _PAST
+        past, size = _PAST_OF_BATCHES if self.with_batch else _PAST, found.size
+        if self.with_batch and held < (past + 1) * length:
+            # Where replicas are much more alike, half of that shows how they wander.
+            past, size = past // 2, _HALF * found.size
         if held < (past + 1) * length:
             return True
         # Against sets of which one is slow, the others would seem to have become quicker.
         means = np.delete(self._means(self._ratios(ratios, held)), slow.number, axis=1)
         steps = min(found.steps, _LONGEST)
-        usual = is_as_usual(found.size, steps, _over_others(means), block_steps=max(length // 2, 1))
+        usual = is_as_usual(size, steps, _over_others(means), block_steps=max(length // 2, 1))
         if usual and self.with_batch:
             self._not_before[slow.number] = ratios.settled + max(length // 4, _AGAIN)
         return usual

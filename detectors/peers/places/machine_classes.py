@@ -14,7 +14,7 @@ import numpy.typing as npt
 from detectors.peers.node_effects import MOST_OF_MACHINE
 from detectors.peers.peers import PeerGroups, group_median, group_quantile
 from detectors.peers.replicas import Replicas
-from detectors.robust import spread
+from detectors.robust import nan_median, spread
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -33,6 +33,9 @@ _CLEARLY = 5.0
 # Machines of a class up to which it is compared with other classes too. Chosen: a median of four machines
 # hardly follows one of them.
 _FEW_MACHINES = 3
+
+# Chosen, of a machine's ranks: if fewer are as slow as a class, that is by chance.
+_HALF = 0.5
 
 # The quantile of a role that is usual while up to nearly two thirds of it are slow. Chosen: a lower one is
 # noisier.
@@ -118,7 +121,21 @@ def class_from_start(usual: Floats, nodes: PeerGroups, roles: PeerGroups, replic
     """Return the ranks of machines that are as much slower than the others of their roles, or quicker, by
     their ``usual`` log ratios to these, each [ranks]; nobody where no class is clear."""
     slower = _clear_class(usual, nodes, roles, replicas)
-    return slower if slower.any() else _quicker_class(usual, nodes, roles, replicas)
+    if slower.any():
+        over = usual - roles.spread_out(group_quantile(usual, roles, USUAL))
+        return slower | _partly_slow(over, slower, nodes)
+    return _quicker_class(usual, nodes, roles, replicas)
+
+
+def _partly_slow(over: Floats, one_class: Bools, nodes: PeerGroups) -> Bools:
+    """Return the ranks of further machines of a class, [ranks], by the ``over`` log ratios to what is usual
+    of roles [ranks]: half of the ranks of each are as slow as the class, all others slower still."""
+    typical = float(nan_median(over[one_class]))
+    as_slow = np.abs(over - typical) <= ONE_CLASS * typical
+    slower = over > (1.0 + ONE_CLASS) * typical
+    half, whole = (np.bincount(nodes.index, weights=w) for w in (as_slow, as_slow | slower))
+    found: Bools = ((half >= _HALF * nodes.sizes) & (whole == nodes.sizes))[nodes.index]
+    return found
 
 
 def no_replica(slow: Bools, replicas: Replicas | None) -> Bools:

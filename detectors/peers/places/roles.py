@@ -34,6 +34,10 @@ _ALIKE = 0.5
 # no stage, and how many they are at least. Chosen: layers rarely divide evenly, and other stages differ then.
 _OTHERS_ALIKE, _OTHERS = 0.25, 4
 
+# Equal parts of the ranks are stages if levels within them differ by so much of what all do, and each has so
+# many machines. Chosen: of eight machines with no stages, two halves seldom explain as much.
+_LEFT, _MACHINES = 0.35, 4
+
 # Chosen, of how far ranks are apart: less is next to nothing.
 _HALF = 0.5
 
@@ -87,6 +91,8 @@ def roles_from_times(v: Floats, nodes: PeerGroups, batches: Batches | None, *, f
     roles = _classes(levels, nodes, batches, gap=max(_CLASSES_APART * floor, least))
     if not roles.any():
         roles = _stages(levels, nodes, batches, gap=max(_STAGES_APART * floor, least))
+    if not roles.any():
+        roles = _blocks(levels, nodes, batches)
     return _unless_changed(v, roles, noise=max(noise, floor))
 
 
@@ -113,9 +119,11 @@ def _classes(levels: Floats, nodes: PeerGroups, batches: Batches | None, *, gap:
             continue
         if looks_like_stage(levels, slower, batches):
             roles[slower] = c
-        elif batches is not None and batches.rule_out_stage(member):
             continue
-        elif is_regular(member) or member.sum() >= max(4, 0.2 * levels.size):
+        if batches is not None and batches.rule_out_stage(member):
+            continue
+        large = member.sum() >= max(4, 0.2 * levels.size)
+        if is_regular(member) or (large and not _is_whole(member, nodes)):
             roles[member] = c
     return roles
 
@@ -129,6 +137,24 @@ def _stages(levels: Floats, nodes: PeerGroups, batches: Batches | None, *, gap: 
         several = all(np.unique(nodes.index[part]).size > 1 for part in (slower, ~slower))
         if is_regular(slower) and several and not (batches is not None and batches.rule_out_stage(slower)):
             roles[slower] = c
+    return roles
+
+
+def _blocks(levels: Floats, nodes: PeerGroups, batches: Batches | None) -> Ints:
+    """Return as role numbers the equal parts of the ranks in order that explain the ``levels`` [ranks] of
+    nearly all machines, of which some may be slow; no roles where none do, or parts have too few machines.
+    """
+    machines, ranks = nodes.sizes.size, levels.size
+    roles, least = np.zeros(ranks, dtype=np.intp), _LEFT * float(spread(levels))
+    for parts in range(2, min(_STAGES, machines // _MACHINES) + 1):
+        if ranks % parts or machines % parts:
+            continue
+        part = np.arange(ranks) * parts // ranks
+        usual = np.array([nan_median(levels[part == p]) for p in range(parts)])
+        left = float(spread(levels - usual[part]))
+        ruled_out = batches is not None and batches.rule_out_stage(part == 0)
+        if left <= least and not ruled_out:
+            roles, least = np.argsort(np.argsort(usual))[part], _GAIN * left
     return roles
 
 
@@ -185,14 +211,18 @@ def is_one_machine(levels: Floats, slow: npt.NDArray[np.bool_], nodes: PeerGroup
     its ``levels`` [ranks] (log), and these are alike. Of stages the first and the last do other work, those
     between have the same layers.
     """
-    on = np.unique(nodes.index[slow])
-    whole = on.size == 1 and np.count_nonzero(slow) == nodes.sizes[on[0]]
-    if not whole or slow[0] or slow[-1] or nodes.sizes.size <= _OTHERS:
+    if not _is_whole(slow, nodes) or slow[0] or slow[-1] or nodes.sizes.size <= _OTHERS:
         return False
-    middle = group_median(levels, nodes)
+    on, middle = nodes.index[slow.argmax()], group_median(levels, nodes)
     others = np.delete(middle, on)
-    apart = middle[on[0]] - np.nanmedian(others)
+    apart = middle[on] - np.nanmedian(others)
     return bool(np.nanmax(others) - np.nanmin(others) <= _OTHERS_ALIKE * apart)
+
+
+def _is_whole(marked: npt.NDArray[np.bool_], nodes: PeerGroups) -> bool:
+    """Whether the ``marked`` ranks are those of one machine, all of them."""
+    on = np.unique(nodes.index[marked])
+    return on.size == 1 and np.count_nonzero(marked) == nodes.sizes[on[0]]
 
 
 def _combine(role: Ints, position: Ints | None) -> Ints:

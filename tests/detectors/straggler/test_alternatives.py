@@ -246,6 +246,22 @@ def test_pairs_of_a_machine_are_a_position_once_it_has_two(moves, expected):
     assert named(moving_pairs(*moves), roles=False) == expected
 
 
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [
+        ([([2, 3, 10, 11], 200, 600)], {2, 3, 10, 11}),
+        ([([2, 3, 10, 11], 200, 600), ([20, 21, 28, 29], 230, 600)], {2, 3, 10, 11}),
+        ([([2, 3, 10, 11], 200, 210), ([20, 21, 28, 29], 205, 600)], {2, 3, 10, 11}),
+        ([([2, 3], 200, 600), ([20, 21], 300, 600)], {2, 3, 20, 21}),
+        ([([0, 1, 10, 11], 200, 600), ([20, 21, 30, 31], 300, 600)], {0, 1, 10, 11, 20, 21, 30, 31}),
+    ],
+    ids=["once", "elsewhere too", "in turn", "of one machine each", "at other places"],
+)
+def test_parts_of_several_machines_that_rise_in_one_step_again_and_again_are_a_position(moves, expected):
+    """Two GPUs of two machines do not fail in one step, and others of two others in another one."""
+    assert named(moving_pairs(*moves, ranks=64, steps=420), roles=False, per_node=4) == expected
+
+
 def test_a_pair_that_was_named_is_excused_once_its_position_shows():
     """Its finding ends while it is still slow."""
     detector = StragglerDetector(16, None, nodes=np.arange(16) // 8)

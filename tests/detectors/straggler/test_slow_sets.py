@@ -113,6 +113,16 @@ def test_a_slow_replica_is_no_batch(seed):
     assert max(found.values()) < ONSET + 30
 
 
+@pytest.mark.parametrize(("most", "named"), [(1.3, WHOLE), (1.07, set())])
+def test_a_replica_that_is_far_slower_than_batches_differ_needs_half_of_the_past(most, named):
+    """It slows over 60 steps early in a job, so that it has been slow for most of what was seen."""
+
+    def slowness(step):
+        return slowed_replica(1 + (most - 1) * min(max(step - 25, 0) / 60, 1.0), begin=0)(step)
+
+    assert set(run_replicas(slowness, steps=135)[0]) == named
+
+
 def test_a_replica_that_was_slow_recovers_and_may_be_slow_again():
     def slowness(step):
         return slowed_replica(1.25, end=ONSET + 60)(step) * slowed_replica(1.25, begin=ONSET + 150)(step)

@@ -75,6 +75,15 @@ def test_one_slow_machine_of_three_is_no_class():
     assert len(detector.held()) == ON_NODE
 
 
+@pytest.mark.parametrize("slow", [{25}, {24, 25, 26, 27}])
+def test_slow_ranks_of_a_machine_of_a_slower_class_are_named_without_the_others(slow):
+    """Every third machine is of another model; of one of them some ranks are slower still from the start."""
+    seconds = compute([1.4, 1.0, 1.0] * 4, steps=80)
+    seconds[:, list(slow)] *= 1.6
+    _, detector = run(seconds, roles=np.zeros(12))
+    assert {held.rank for held in detector.held()} == slow
+
+
 @pytest.mark.parametrize("first", [0, 500])
 def test_two_machines_that_are_slow_by_different_amounts_are_no_class(first):
     named, detector = run(compute([1.2, 1.0, 1.45, 1.0, 1.0], steps=60), first=first)

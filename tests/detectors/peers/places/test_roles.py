@@ -125,3 +125,30 @@ def test_a_machine_that_slows_while_roles_are_learnt_is_none(slow_from, is_role)
     roles = roles_from_times(v, PeerGroups.of(nodes), None, floor=0.005)
     assert (roles[nodes == 6] != roles[nodes == 5]).all() == is_role
     assert (roles[nodes == 4] != roles[nodes == 5]).all()
+
+
+def test_stages_are_found_around_a_slow_machine():
+    """Four stages of nine machines differ by a few per cent; one machine of the quickest is slow."""
+    random, nodes = np.random.default_rng(8), np.repeat(np.arange(36), 4)
+    machines = np.repeat([0.02, -0.025, -0.055, 0.007], 9) + 0.003 * random.normal(size=36)
+    machines[20] += 0.14
+    v = machines[nodes] + 0.005 * random.normal(size=(20, nodes.size))
+    roles = roles_from_times(v, PeerGroups.of(nodes), None, floor=0.005)
+    assert roles[::36].tolist() == [3, 1, 0, 2]
+    assert (roles == np.repeat(roles[::36], 36)).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_machines_that_differ_at_random_are_no_stages(seed):
+    """Sixteen healthy machines differ by half a per cent for good."""
+    random, nodes = np.random.default_rng(seed), np.repeat(np.arange(16), 8)
+    v = (0.005 * random.normal(size=16))[nodes] + 0.005 * random.normal(size=(20, nodes.size))
+    assert not roles_from_times(v, PeerGroups.of(nodes), None, floor=0.005).any()
+
+
+@pytest.mark.parametrize(("last", "is_role"), [(3, False), (8, True)])
+def test_a_machine_of_a_few_that_is_no_regular_part_is_no_role(last, is_role):
+    """Eight ranks are no stage of 27, but may be one of 32."""
+    nodes = np.repeat(np.arange(4), (8, 8, 8, last))
+    v = 0.01 * np.random.default_rng(4).normal(size=(20, nodes.size)) + 0.2 * (nodes == 1)
+    assert roles_from_times(v, PeerGroups.of(nodes), None, floor=0.005).any() == is_role

@@ -46,11 +46,8 @@ class Replicas:
     @classmethod
     def from_coords(cls, coords: Mapping[str, Ints], node: Ints) -> "Replicas | None":
         """Build from the positions of each rank; None also when data-parallel ones are not known."""
-        dp, cp = coords["dp"], coords["cp"]
-        if (dp < 0).any():
-            return None
-        _, replica = np.unique(np.stack([dp, cp]), axis=1, return_inverse=True)
-        return cls.of(np.asarray(replica, dtype=np.intp).reshape(-1), node)
+        # Ranks that differ in cp have a part of each sequence.
+        return None if (coords["dp"] < 0).any() else cls.of(coords["dp"], node)
 
     @cached_property
     def ranks(self) -> PeerGroups:

@@ -63,10 +63,8 @@ def batch_groups_of(tensor_groups: Ints, coords: Mapping[str, Ints]) -> Ints:
     ranks = tensor_groups.size
     sizes = np.bincount(tensor_groups + 1, minlength=1)[tensor_groups + 1]
     small = (tensor_groups < 0) | (sizes <= MIN_PEERS)
-    dp, cp = coords["dp"], coords["cp"]
-    _, replica = np.unique(np.stack([dp, cp]), axis=1, return_inverse=True)
-    # Numbered above the tensor-parallel groups.
-    return np.where(small & (dp >= 0), ranks + replica.reshape(-1), tensor_groups)
+    # Ranks that differ in cp have a part of each sequence. Numbered above the tensor-parallel groups.
+    return np.where(small & (coords["dp"] >= 0), ranks + coords["dp"], tensor_groups)
 
 
 def nodes_of(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:

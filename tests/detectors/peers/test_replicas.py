@@ -9,7 +9,7 @@ NODE = np.arange(16) // 4
 
 
 def replicas(dp=DP, node=NODE):
-    return Replicas.from_coords({"dp": dp, "cp": np.full(16, -1)}, node)
+    return Replicas.from_coords({"dp": dp, "cp": np.arange(16) // 8}, node)
 
 
 def test_the_batch_is_what_the_other_nodes_of_the_replica_show():

@@ -76,18 +76,34 @@ def test_a_far_slower_rank_is_found_as_the_job_starts_unless_experts_differ(coor
     assert all(s.overwhelming and table.ts[2] <= s.ts <= table.ts[3] for s in found)
 
 
+def test_a_slow_rank_is_named_beside_those_that_have_parts_of_its_sequences():
+    """Context-parallel ranks share a batch; those of eight batches differ by a quarter in each step."""
+    rng, rank = np.random.default_rng(1), np.arange(32)
+    batch = np.exp(0.25 * rng.normal(size=(240, 8)))[:, rank // 4]
+    work = 2.0 * batch * np.exp(0.006 * rng.normal(size=(240, 32)))
+    work[150:, 13] *= 1.2
+    coords: dict[str, Sequence[int]] = {"dp": (rank // 4).tolist(), "cp": (rank % 4).tolist()}
+    table = synchronous(work, overhead=0.1, coords=coords)
+    stage = SuspectingStage()
+    found = [s for record in records(table) for s in stage.process(record) if s.state == "raise"]
+    slow = {s.subject.rank: s.ts for s in found if s.kind == "straggler.fail_slow"}
+    assert list(slow) == [13]
+    assert table.ts[150] < slow[13] < table.ts[180]
+
+
 @pytest.mark.parametrize(
     ("tensor", "dp", "expected"),
     [
+        ([-1] * 8, [0] * 4 + [1] * 4, [8] * 4 + [9] * 4),
         ([0] * 4 + [1] * 4, [0] * 4 + [1] * 4, [0] * 4 + [1] * 4),
         ([0] * 2 + [1] * 2 + [2] * 2 + [3] * 2, [0] * 4 + [1] * 4, [8] * 4 + [9] * 4),
         ([0] * 4 + [-1] * 4, [-1] * 8, [0] * 4 + [-1] * 4),
         ([0] * 4 + [-1] * 4, [0] * 4 + [1] * 4, [0] * 4 + [9] * 4),
         ([], [], []),
     ],
-    ids=["tensor-parallel groups", "small ones", "no replicas", "some", "no ranks"],
+    ids=["none", "tensor-parallel groups", "small ones", "no replicas", "some", "no ranks"],
 )
 def test_ranks_of_one_batch_are_a_tensor_parallel_group_or_a_replica(tensor, dp, expected):
     groups = np.array(tensor, dtype=np.intp)
-    coords = {"dp": np.array(dp, dtype=np.intp), "cp": np.full(len(dp), -1, dtype=np.intp)}
+    coords = {"dp": np.array(dp, dtype=np.intp)}
     assert batch_groups_of(groups, coords).tolist() == expected

@@ -35,6 +35,12 @@ def test_as_much_in_the_same_steps_at_the_same_places_is_together(others, expect
     assert np.flatnonzero(found).tolist() == expected
 
 
+def test_noise_may_hide_it_from_a_rank_of_a_machine():
+    """Three of four ranks show what all of another machine do."""
+    found = risen_together(log_seconds(([0, 1, 2, 3, 12, 13, 14], 20, 0.3)), 0, NODES)
+    assert np.flatnonzero(found).tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
+
+
 def test_a_rank_that_was_never_read_is_none_of_them():
     v = log_seconds(([1], 20, 0.3), ([9], 20, 0.3))
     v[:, 17] = np.nan

@@ -5,9 +5,10 @@ step, and costs the job much all the same.
 
 With o_r what rank r takes of a step by itself [s] (the step less waits, or less transfers, which contain them
 where no waits are reported, and less saving; without both its compute and loading; else the whole step), a
-machine stalls where its slowest rank takes longer than the median of all by as much as that usually is, and a
-second at least, and no rank of another machine by half of that. Of the last stalls, n are of all machines and
-k of one of them, or of one of its ranks. That is suspected
+machine stalls where its slowest rank takes longer than the median of all by as much as that usually is, three
+times as much as the slowest one usually does, and a second at least, and no rank of another machine by half
+of that. Of the last stalls, n are of all machines and k of one of them, or of one of its ranks. That is
+suspected
 
 * where k >= 4, and so many come by chance once in a thousand jobs (Poisson of mean n over the machines, or
   over the ranks),
@@ -38,6 +39,9 @@ _USUAL_STEPS, _WARM_UP = 50, 20
 
 # Chosen: of shorter ones more come from the host of any rank.
 _LEAST_SECONDS = 1.0
+
+# Chosen, of what the slowest rank usually takes longer: where batches differ, some are longer still.
+_BEYOND_USUAL = 3.0
 
 # Of the slowest rank's excess, from which another machine stalls too.
 _AS_LONG = 0.5
@@ -84,6 +88,7 @@ class Stalls:
         self._machines = machines
         self._many = len(np.unique(machines))
         self._usual: deque[float] = deque(maxlen=_USUAL_STEPS)
+        self._most: deque[float] = deque(maxlen=_USUAL_STEPS)
         self._stalls: deque[_Stall] = deque(maxlen=_KEPT)
         self._step = 0
         self.found: Stalling | None = None
@@ -92,11 +97,15 @@ class Stalls:
         """Take the next step; return whether a machine that stalls again and again has done so in it."""
         self._step += 1
         own = _by_itself(times)
+        if not np.isfinite(own).any():
+            return False
         middle = float(nan_median(own))
-        usual = float(np.median(self._usual)) if self._usual else np.inf
-        self._usual.append(middle)
         most = float(np.fmax.reduce(own)) - middle
-        new = self._step > _WARM_UP and most >= max(usual, _LEAST_SECONDS) and self._take(times, own - middle)
+        usual, apart = (float(np.median(a)) if a else np.inf for a in (self._usual, self._most))
+        self._usual.append(middle)
+        self._most.append(most)
+        least = max(usual, _BEYOND_USUAL * apart, _LEAST_SECONDS)
+        new = self._step > _WARM_UP and most >= least and self._take(times, own - middle)
         if new or self.found is not None:
             self.found = self._look(float(np.fmax.reduce(times.ts)))
         return new and self.found is not None

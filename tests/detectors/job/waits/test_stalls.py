@@ -113,3 +113,34 @@ def test_it_is_over_when_two_stalls_are_missed():
 def test_steps_in_a_row_are_one_stall():
     found, _ = told(lambda number: {CULPRIT: 5.0} if number >= 150 and number % 50 < 3 else {})
     assert found[-1][1].count == 1 + (found[-1][0] - 150) // 50
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_longest_of_uneven_batches_are_no_stalls(seed):
+    """The ranks with the last parts of sequences always take longest, some of them by chance more often."""
+    batch = np.exp(0.3 * np.random.default_rng(seed).normal(size=(STEPS, RANKS // 4)))
+
+    def longer(number):
+        return {rank: 0.7 * batch[number, rank // 4] ** 2 for rank in range(3, RANKS, 4)}
+
+    assert told(longer, seed=seed) == ([], None)
+    # Nor do they hide a machine that does.
+    found, _ = told(
+        lambda n: {**longer(n), **{rank: s for rank, s in every(40, 16, seconds=12.0)(n).items() if s}},
+        seed=seed,
+    )
+    assert {stalling.rank for _, stalling in found} == {16}
+
+
+def test_a_step_of_which_nothing_was_read_is_passed_over():
+    watch = Stalls(MACHINES)
+    unread = StepTimes(
+        number=0, ts=np.full(RANKS, 1e9), step=NONE, compute=NONE, wait=NONE, data=NONE, comm=NONE,
+        checkpoint=NONE, tokens=NONE,
+    )  # fmt: skip
+    for number, times in enumerate(steps(every(40, CULPRIT))):
+        assert not watch.update(unread)
+        if number < 400:
+            watch.update(times)
+    assert watch.found is not None
+    assert watch.found.rank == CULPRIT

@@ -17,11 +17,12 @@ often (``suspects``). Arrays are [window, ranks] and [ranks],
 the work a step O(ranks).
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from detectors.chance import beyond_chance
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -65,16 +66,6 @@ class Intermittence:
     share: float
     single: bool
     calm: bool
-
-
-def beyond_chance(mean: float, chance: float) -> int:
-    """Return the least number that a Poisson variable of this ``mean`` reaches with less than ``chance``."""
-    number, term, below = 0, math.exp(-mean), 0.0
-    while 1.0 - below >= chance:
-        below += term
-        number += 1
-        term *= mean / number
-    return number
 
 
 class IntermittenceCounter:

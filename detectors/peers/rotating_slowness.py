@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.intermittence import SUSPECT, beyond_chance
+from detectors.chance import beyond_chance
+from detectors.peers.intermittence import SUSPECT
 
 Floats = npt.NDArray[np.float64]
 

@@ -125,11 +125,11 @@ def intermittent_rank(
     )
 
 
-def stalling_rank(ratios: Ratios, found: Stalling) -> SlowRank:
+def stalling_rank(ratios: Ratios, found: Stalling, rank: int) -> SlowRank:
     """Return the figures of a rank that stalls again and again; where ranks do not wait for each other, their
     job is not slower for it."""
     return SlowRank(
-        rank=found.rank,
+        rank=rank,
         timing="compute",
         lasting=False,
         onset=found.onset,

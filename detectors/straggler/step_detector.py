@@ -233,7 +233,7 @@ class StragglerDetector:
 
     def is_intermittent(self, rank: int) -> bool:
         """Whether ``rank`` was slow for a moment lately."""
-        stalls = self._stalls.found is not None and self._stalls.found.rank == rank
+        stalls = self._stalls.found is not None and rank in self._stalls.found.ranks
         return stalls or bool(self.channels["compute"].intermittence.count[rank])
 
     def describe(self, timing: Timing, rank: int) -> SlowRank | None:
@@ -550,11 +550,12 @@ class StragglerDetector:
         return tuple(slow for slow in found if slow is not None)
 
     def _stalling(self, times: StepTimes) -> tuple[SlowRank, ...]:
-        """Return the rank that has stalled once more in this step, unless it is slow by itself."""
-        if not self._stalls.update(times) or self._stalls.found is None:
+        """Return the ranks that have stalled once more in this step, less those that are slow by
+        themselves."""
+        if not self._stalls.update(times) or (found := self._stalls.found) is None:
             return ()
-        slow = any(channel.raised[self._stalls.found.rank] for channel in self.channels.values())
-        return () if slow else (stalling_rank(self.ratios, self._stalls.found),)
+        slow = np.any([channel.raised for channel in self.channels.values()], axis=0)
+        return tuple(stalling_rank(self.ratios, found, rank) for rank in found.ranks if not slow[rank])
 
     def _comes_and_goes_elsewhere(self) -> bool:
         """Return whether ranks of as many machines as make a rotation were slow more than once lately."""

@@ -10,8 +10,8 @@ times as much as the slowest one usually does, and a second at least, and no ran
 of that. Of the last stalls, n are of all machines and k of one of them, or of one of its ranks. That is
 suspected
 
-* where k >= 4, and so many come by chance once in a thousand jobs (Poisson of mean n over the machines, or
-  over the ranks),
+* where k >= 4, and so many of n come by chance once in a thousand jobs (binomial, of as many machines, or
+  ranks, that are as likely),
 * where the job takes 1.05 times as long for them since the first,
 * unless it began within 1.5 times the usual distance from the first step seen: what one rank does for all, as
   saving, is there from the start,
@@ -26,8 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from detectors.chance import at_least
 from detectors.job.imbalance import MIN_JOB_SLOWDOWN
-from detectors.peers.intermittence import beyond_chance
+from detectors.peers.node_effects import MOST_OF_MACHINE
 from detectors.peers.step_times import StepTimes
 from detectors.robust import nan_median
 
@@ -63,14 +64,16 @@ class _Stall:
     machine: int
     rank: int
     seconds: float
+    as_long: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Stalling:
-    """A ``rank`` that has stalled ``count`` times since ``onset`` [event time] in the last ``steps``, for
-    ``seconds`` in the median; ``share`` is how much longer the job takes for it."""
+    """A machine that has stalled ``count`` times since ``onset`` [event time] in the last ``steps``, for
+    ``seconds`` in the median; ``share`` is how much longer the job takes for it. ``ranks`` is the one
+    that stalled in most cases, or all, where most of them did, or each in some."""
 
-    rank: int
+    ranks: tuple[int, ...]
     count: int
     seconds: float
     onset: float
@@ -81,7 +84,7 @@ class Stalling:
 class Stalls:
     """Counts the stalls of the machines of a job; ``machines`` [ranks] number them.
 
-    ``found`` is the machine that stalls again and again, by its rank that did most often.
+    ``found`` is the machine that stalls again and again.
     """
 
     def __init__(self, machines: Ints) -> None:
@@ -113,7 +116,8 @@ class Stalls:
     def _take(self, times: StepTimes, excess: Floats) -> bool:
         rank = int(np.nanargmax(excess))
         machine, seconds = int(self._machines[rank]), float(excess[rank])
-        others = excess[self._machines != machine]
+        of_machine = self._machines == machine
+        others = excess[~of_machine]
         if not np.isfinite(others).any() or float(np.fmax.reduce(others)) >= _AS_LONG * seconds:
             return False
         last = self._stalls[-1] if self._stalls else None
@@ -122,8 +126,9 @@ class Stalls:
             # Steps in a row are one stall.
             last.step, last.ended, last.seconds = self._step, ended, last.seconds + seconds
             return False
+        as_long = frozenset(np.flatnonzero(of_machine & (excess >= _AS_LONG * seconds)).tolist())
         self._stalls.append(
-            _Stall(self._step, ended - float(times.step[rank]), ended, machine, rank, seconds)
+            _Stall(self._step, ended - float(times.step[rank]), ended, machine, rank, seconds, as_long)
         )
         return True
 
@@ -148,13 +153,21 @@ class Stalls:
         if share < MIN_JOB_SLOWDOWN - 1.0:
             return None
         return Stalling(
-            rank=rank,
+            ranks=self._ranks(machine, rank, own),
             count=len(own),
             seconds=float(np.median([stall.seconds for stall in own])),
             onset=own[0].started,
             steps=self._step - int(at[0]) + 1,
             share=share,
         )
+
+    def _ranks(self, machine: int, rank: int, own: Sequence[_Stall]) -> tuple[int, ...]:
+        """Return the ``rank`` of ``machine`` that stalled in most cases, else all of its ranks: where most of
+        these stall together, or by turns."""
+        ranks = np.flatnonzero(self._machines == machine).tolist()
+        often = {r: 2 * sum(r in stall.as_long for stall in own) > len(own) for r in ranks}
+        alone = often[rank] and sum(often.values()) < MOST_OF_MACHINE * len(ranks)
+        return (rank,) if alone else tuple(ranks)
 
 
 def _most_frequent(numbers: Sequence[int]) -> tuple[int, int]:
@@ -165,7 +178,7 @@ def _most_frequent(numbers: Sequence[int]) -> tuple[int, int]:
 
 def _is_no_chance(count: int, of_all: int, among: int) -> bool:
     """Return whether one of so many has more of all stalls than any has by chance."""
-    return among > 1 and count >= max(_FEWEST, beyond_chance(of_all / among, _CHANCE / among))
+    return among > 1 and count >= _FEWEST and among * at_least(count, of_all, 1.0 / among) < _CHANCE
 
 
 def _by_itself(times: StepTimes) -> Floats:

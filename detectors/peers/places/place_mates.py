@@ -18,6 +18,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from detectors.chance import at_least
 from detectors.peers.node_effects import MOST_OF_MACHINE
 from detectors.peers.peers import PeerGroups
 from detectors.robust import nan_median
@@ -110,7 +111,7 @@ class PlaceMates:
         middle = nan_median(some[-blocks * length :].reshape(blocks, length, -1), axis=1)
         above = middle - nan_median(middle)
         q = (np.count_nonzero(above >= _HALF * size) + 0.5) / (np.isfinite(above).sum() + 1.0)
-        return _reached(rose, int(self.of(rank).sum()), float(q)) > _CHANCE
+        return at_least(rose, int(self.of(rank).sum()), float(q)) > _CHANCE
 
     def _in_slow_group(self, rose: Bools) -> Bools:
         """Return who is in a parallel group that rose as a whole, [ranks]: what is at one place of its
@@ -141,13 +142,3 @@ def _differ(group: Ints, value: Ints) -> Bools:
     np.maximum.at(most, group, value)
     differ: Bools = most > least
     return differ
-
-
-def _reached(least: int, trials: int, chance: float) -> float:
-    """Return the chance of ``least`` successes or more in so many ``trials``."""
-    ways = (
-        math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
-        for k in range(least, trials + 1)
-    )
-    yes, no = math.log(chance), math.log1p(-chance)
-    return math.fsum(math.exp(w + k * yes + (trials - k) * no) for k, w in enumerate(ways, start=least))

@@ -92,6 +92,16 @@ def test_a_rank_that_stalls_now_and_then_is_told_with_how_long(tmp_path, columns
     assert abs(seconds_of(finding["onset"]) - table.ts[ONSET - 1]) < 1.0
 
 
+def test_a_node_that_stalls_as_a_whole_is_told_as_the_node(tmp_path):
+    """Its storage or host stalls; which of its ranks takes longest changes each time."""
+    work = healthy(steps=500, ranks=32)
+    longer = 6.0 + 0.5 * np.random.default_rng(2).random(work[ONSET::60, 8:16].shape)
+    work[ONSET::60, 8:16] += longer
+    [finding] = found(tmp_path, synchronous(work, overhead=0.05), placed=True)
+    assert (finding["kind"], finding["subject"]["type"]) == ("straggler.intermittent", "node")
+    assert finding["gpu_hours_lost"] == pytest.approx(32 * longer.max(axis=1).sum() / 3600, rel=0.2)
+
+
 @pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
 def test_a_long_stage_is_a_finding_without_a_rank(tmp_path, coords):
     """The stage is named where coordinates tell of stages."""

@@ -67,12 +67,21 @@ def test_a_rank_that_alone_stalls_again_and_again_is_told(part, parts):
     (first, *_), last = told(every(50, CULPRIT), part=part, parts=parts)
     number, found = first
     assert number in (150 + 3 * 50, 150 + 4 * 50)
-    assert (found.rank, found.count) == (CULPRIT, 1 + (number - 150) // 50)
+    assert (found.ranks, found.count) == ((CULPRIT,), 1 + (number - 150) // 50)
     assert found.seconds == pytest.approx(5.0, abs=0.1)
     assert last.share == pytest.approx(5.0 / (50 * 0.55), abs=0.05)
 
 
-def test_ranks_of_one_machine_that_stall_by_turns_are_told_as_one_of_it():
+@pytest.mark.parametrize(("together", "expected"), [(8, 8), (7, 8), (3, 1)])
+def test_ranks_of_one_machine_that_stall_together_are_told_as_all_of_it(together, expected):
+    """One that stalls longest with a few others is told by itself."""
+    ranks = range(2 * PER_MACHINE, 2 * PER_MACHINE + together)
+    _, found = told(every(40, *ranks))
+    assert set(MACHINES[list(found.ranks)]) == {2}
+    assert len(found.ranks) == expected
+
+
+def test_ranks_of_one_machine_that_stall_by_turns_are_told_as_all_of_it():
     turns = [2 * PER_MACHINE + k for k in range(PER_MACHINE)]
 
     def stalls(number):
@@ -80,7 +89,7 @@ def test_ranks_of_one_machine_that_stall_by_turns_are_told_as_one_of_it():
         return {turns[turn % PER_MACHINE]: 3.0} if number >= 100 and at == 0 else {}
 
     _, found = told(stalls)
-    assert MACHINES[found.rank] == 2
+    assert found.ranks == tuple(turns)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +138,7 @@ def test_the_longest_of_uneven_batches_are_no_stalls(seed):
         lambda n: {**longer(n), **{rank: s for rank, s in every(40, 16, seconds=12.0)(n).items() if s}},
         seed=seed,
     )
-    assert {stalling.rank for _, stalling in found} == {16}
+    assert {stalling.ranks for _, stalling in found} == {(16,)}
 
 
 def test_a_step_of_which_nothing_was_read_is_passed_over():
@@ -143,4 +152,4 @@ def test_a_step_of_which_nothing_was_read_is_passed_over():
         if number < 400:
             watch.update(times)
     assert watch.found is not None
-    assert watch.found.rank == CULPRIT
+    assert watch.found.ranks == (CULPRIT,)

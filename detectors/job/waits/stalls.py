@@ -4,11 +4,11 @@ Sees what ``peers.intermittence`` cannot: what is too seldom to show within 200 
 step, and costs the job much all the same.
 
 With o_r what rank r takes of a step by itself [s] (the step less waits, or less transfers, which contain them
-where no waits are reported, and less saving; without both its compute and loading; else the whole step), a
-machine stalls where its slowest rank takes longer than the median of all by as much as that usually is, three
-times as much as the slowest one usually does, and a second at least, and no rank of another machine by half
-of that. Of the last stalls, n are of all machines and k of one of them, or of one of its ranks. That is
-suspected
+where no waits are reported, and less saving where few ranks save; without both its compute and loading; else
+the whole step), a machine stalls where its slowest rank takes longer than the median of all by as much as
+that usually is, three times as much as the slowest one usually does, and a second at least, and no rank of
+another machine by half of that. Of the last stalls, n are of all machines and k of one of them, or of one of
+its ranks. That is suspected
 
 * where k >= 4, and so many of n come by chance once in a thousand jobs (binomial, of as many machines, or
   ranks, that are as likely),
@@ -186,7 +186,9 @@ def _by_itself(times: StepTimes) -> Floats:
     half = times.step.size / 2
     idle = times.wait if np.isfinite(times.wait).sum() >= half else times.comm
     if np.isfinite(idle).sum() >= half:
-        own: Floats = times.step - idle - np.nan_to_num(times.checkpoint)
+        saving = np.nan_to_num(times.checkpoint)
+        # One rank may save for others; where most do, they save as much.
+        own: Floats = times.step - idle - (saving if np.count_nonzero(saving > 0) < half else 0.0)
         return own
     if np.isfinite(times.compute).sum() >= half:
         return times.compute + np.nan_to_num(times.data)

@@ -124,6 +124,18 @@ def test_steps_in_a_row_are_one_stall():
     assert found[-1][1].count == 1 + (found[-1][0] - 150) // 50
 
 
+@pytest.mark.parametrize(("longer", "expected"), [(5.0, tuple(np.flatnonzero(MACHINES == 2))), (0.2, None)])
+def test_a_machine_that_saves_for_longer_than_all_others_stalls(longer, expected):
+    """All ranks save in every 50th step, those of one machine for longer since a while."""
+
+    def saving(number):
+        late = longer if number >= 150 else 0.0
+        return {rank: 2.0 + late * (MACHINES[rank] == 2) for rank in range(RANKS)} if number % 50 == 0 else {}
+
+    _, found = told(saving, part="checkpoint", parts=("compute", "wait", "checkpoint"))
+    assert (found and found.ranks) == expected
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_longest_of_uneven_batches_are_no_stalls(seed):
     """The ranks with the last parts of sequences always take longest, some of them by chance more often."""

@@ -74,9 +74,9 @@ KINDS: dict[str, Kind] = {
         title="{place} is {ratio} slower than it was; no machine stands out",
         meaning=(
             "the job is slow and no machine stands out; the hypothesis gives the cause: `imbalance.stage`, "
-            "`imbalance.model` (the ranks on one GPU model), `imbalance.machine` (beside `imbalance.stage`, "
-            "where the group is all of one machine and no coordinates are "
-            "known), `imbalance.position` (all ranks at one place of the layers became slow), "
+            "`imbalance.model` (the ranks on one GPU model), `imbalance.machine` (all ranks of some nodes, "
+            "which the finding names; beside `imbalance.stage` where no coordinates are known and they stand "
+            "as a stage does), `imbalance.position` (all ranks at one place of the layers became slow), "
             "`imbalance.workload`, `congestion`, `group` (the transfers of one parallel group, or of a stage "
             "or another part of the ranks, have become slow, and the others wait), `data` (most ranks wait "
             "longer for data: `CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what), "
@@ -503,9 +503,13 @@ KINDS: dict[str, Kind] = {
         reported_as="cause",
     ),
     "imbalance.machine": Kind(
-        phrase="slow machine",
-        action="CHECK_APP",
-        text="Run a diagnosis on the machine of {place}: a slow one looks like a stage with more work.",
+        title="Ranks of {place} on {nodes} take {ratio} as long to compute as the others",
+        phrase="slow machines",
+        action="RUN_DIAG",
+        text=(
+            "Run diagnostics on {place}, or leave them out: all their ranks take longer for the same work, "
+            "for a fault of each, a power limit or another model of GPU."
+        ),
         reported_as="cause",
         without_past=True,
     ),

@@ -23,7 +23,7 @@ from alerts.report.cost import lost_per_hour
 from alerts.report.eviction import eviction, in_words
 from alerts.report.recovery import asked_for
 from alerts.report.severity import impact, isolated, milder, severity
-from alerts.report.slow_group import model_of, slow_group
+from alerts.report.slow_group import model_of, nodes_of, slow_group
 from alerts.report.title import places, title
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Severity, Suspect
@@ -221,6 +221,7 @@ def _title(brief: _Brief) -> str:
         stops=brief.case.flaps + 1,
         by_nodes=hang.only_by_nodes(brief.own),
         model=model_of(brief.own),
+        nodes=nodes_of(brief.own),
     )
 
 
@@ -280,7 +281,7 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     likely = _likeliest(brief)
     where = places(likely) if likely else None
     todo = asked_for(why, brief.suspicions)
-    if why in ("imbalance.stage", "imbalance.model"):
+    if why in ("imbalance.stage", "imbalance.model", "imbalance.machine"):
         todo, where = slow_group(brief.subject, brief.own)
     next_step = action(
         brief.kind,

@@ -28,6 +28,7 @@ def title(
     stops: int = 1,
     by_nodes: bool = False,
     model: str | None = None,
+    nodes: str | None = None,
 ) -> str:
     """Return the title, cut to 120 characters and without control characters.
 
@@ -35,7 +36,7 @@ def title(
     ``peer`` is what ``peers`` counts; ``own_past``: it is slower than it was, and not than they are.
     ``awaited``: the ranks that a stopped job waits for, ascending; ``stops``: how often it has stopped;
     ``by_nodes``: only its nodes show that.
-    ``model``: the GPU model that sets a slow group of ranks apart.
+    ``model``, ``nodes``: the GPU model, or the nodes, that set a slow group of ranks apart.
     """
     row, why = kind_of(kind), kind_of(hypothesis or "")
     if row.no_culprit and why.reported_as != "finding" and why.title is not None:
@@ -45,6 +46,7 @@ def title(
         place=place(subject) if template.startswith("{place}") else place_in_text(subject),
         group=place(subject) if subject.coords else f"A group of ranks of job {subject.job_id}",
         model="one GPU model" if model is None else model,
+        nodes="some nodes" if nodes is None else nodes,
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
         peers="it was" if own_past else _count(peers, peer),
         missing=_missing(awaited, by_nodes=by_nodes),

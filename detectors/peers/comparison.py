@@ -9,7 +9,7 @@ much more or less than usual of their class they take longer.
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.node_effects import Majority, majorities
+from detectors.peers.node_effects import Majority, filling, majorities
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.places.machine_classes import SmallClasses, no_replica, slow_class
 from detectors.peers.replicas import Replicas
@@ -35,6 +35,7 @@ class Comparison:
         self._roles = PeerGroups.of(roles) if roles is not None else self.everyone
         self.replicas = replicas
         self._majorities: tuple[PeerGroups, tuple[Majority, ...]] | None = None
+        self._filling: tuple[PeerGroups, Bools] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -51,6 +52,14 @@ class Comparison:
         """Ranks with too few peers in their role, or whose role is not known yet, [ranks]."""
         small: Bools = (self.groups.peers < MIN_PEERS) | (not self.roles_settled)
         return small
+
+    @property
+    def fills_machine(self) -> Bools:
+        """Ranks of the roles that fill one machine of several, [ranks]: if all of them slow at once, it is
+        the machine, for stages keep their layers."""
+        if self._filling is None or self._filling[0] is not self.groups:
+            self._filling = self.groups, filling(self.nodes, self.groups)
+        return self._filling[1]
 
     @property
     def most_of_roles(self) -> tuple[Majority, ...]:
@@ -96,9 +105,9 @@ class Comparison:
         return self._without_batch(self.with_batch(v))
 
     def change_ratio(self, v: Floats, role: Floats, level: Floats | None) -> Floats:
-        """Return the log ratios in which changes are sought: those to the role, ``role``, and, of ranks with
-        a small one, to all others by how far each is from its own usual ``level``."""
-        small = self.small_role
+        """Return the log ratios in which changes are sought: those to the role, ``role``, and, of ranks whose
+        role is small or fills a machine, to all others by how far each is from its own usual ``level``."""
+        small = self.small_role | self.fills_machine
         if not small.any():
             return role
         if level is None:

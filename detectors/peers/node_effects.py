@@ -52,6 +52,15 @@ def majorities(nodes: PeerGroups, groups: PeerGroups) -> tuple[Majority, ...]:
     return tuple(found)
 
 
+def filling(nodes: PeerGroups, groups: PeerGroups) -> Bools:
+    """Return the ranks whose role is all that runs on their machine, and no others are of it, [ranks]; nobody
+    where few machines are left to compare with."""
+    pairs = PeerGroups.of(nodes.index * groups.sizes.size + groups.index)
+    same = (pairs.peers == nodes.peers) & (pairs.peers == groups.peers)
+    found: Bools = same & (nodes.peers > 0) & (nodes.sizes.size > MIN_PEERS)
+    return found
+
+
 def suspected(
     suspects: Bools, nodes: PeerGroups, groups: PeerGroups, majority: tuple[Majority, ...] = ()
 ) -> Bools:

@@ -205,7 +205,7 @@ class Ratios:
             self._learn_replicas()
         if self.settled == self.config.learn and not self.comparison.roles_settled:
             self._learn_roles()
-        if self.settled == self.config.learn and not self.asynchronous and self._knows_replicas:
+        if self.settled == self.config.learn and not self.asynchronous:
             self._learn_classes()
         look = self.settled in _POSITIONS_SOON or self.settled % _POSITIONS_AGAIN == 0
         regrouped = look and self.settled >= self.config.learn and self._learn_positions()

@@ -105,6 +105,10 @@ class JobView:
             attempt=self.attempt,
         )
 
+    def machine(self, rank: int) -> Subject:
+        """Return the node of ``rank``."""
+        return Subject(type="node", cluster=self.cluster, node=self.node(rank), job_id=self.job_id)
+
     def job(self, coords: dict[str, int] | None = None) -> Subject:
         """Return the job itself, or a part of it named by ``coords``."""
         return Subject(

@@ -22,6 +22,10 @@ Bools = npt.NDArray[np.bool_]
 # Chosen: share of its slowness by which machines of one class, and their ranks, differ.
 ONE_CLASS = 0.35
 
+# Chosen: by how much of it two machines of one class differ, or as much as healthy ones do; if none are so
+# alike, each has a fault.
+_EQUAL, _HEALTHY = 0.2, 0.0175
+
 # Chosen: models differ by more. Machines that differ by less are a class where the others differ by little,
 # and by three per cent at least: healthy machines differ by one per cent.
 LEAST_CLASS = float(np.log(1.1))
@@ -56,9 +60,10 @@ def slow_class(usual: Floats, nodes: PeerGroups, *, least: float) -> Bools:
     slow = whole & (middle >= least) & (nodes.sizes >= 2)
     if slow.any():
         typical = float(np.median(middle[slow]))
-        one_class = np.abs(middle - typical) <= ONE_CLASS * typical
+        apart = np.abs(middle - typical)
+        equal = apart <= max(_EQUAL * typical, min(ONE_CLASS * typical, _HEALTHY))
         # Of a class that is hardly slower than the least, some machines seem to be a little quicker.
-        slow = whole & one_class & (np.count_nonzero(slow & one_class) >= 2)
+        slow = whole & (apart <= ONE_CLASS * typical) & (np.count_nonzero(slow & equal) >= 2)
     found: Bools = slow[nodes.index]
     return found
 

@@ -38,6 +38,9 @@ _OTHERS_ALIKE, _OTHERS = 0.25, 4
 # many machines. Chosen: of eight machines with no stages, two halves seldom explain as much.
 _LEFT, _MACHINES = 0.35, 4
 
+# Chosen: share of the other machines that may be slow, too.
+_SLOW_TOO = 1 / 6
+
 # Chosen, of how far ranks are apart: less is next to nothing.
 _HALF = 0.5
 
@@ -88,11 +91,12 @@ def roles_from_times(v: Floats, nodes: PeerGroups, batches: Batches | None, *, f
     levels = nan_median(v)
     # The median of n steps is known to noise/√n: only a gap far beyond that separates kinds of work.
     least = 5 * noise / float(np.sqrt(len(v)))
-    roles = _classes(levels, nodes, batches, gap=max(_CLASSES_APART * floor, least))
+    wide, narrow = (max(apart * floor, least) for apart in (_CLASSES_APART, _STAGES_APART))
+    roles = _classes(levels, nodes, batches, gap=wide)
     if not roles.any():
-        roles = _stages(levels, nodes, batches, gap=max(_STAGES_APART * floor, least))
+        roles = _stages(levels, nodes, batches, gap=narrow, below=wide)
     if not roles.any():
-        roles = _blocks(levels, nodes, batches)
+        roles = _blocks(levels, nodes, batches, apart=wide)
     return _unless_changed(v, roles, noise=max(noise, floor))
 
 
@@ -128,22 +132,24 @@ def _classes(levels: Floats, nodes: PeerGroups, batches: Batches | None, *, gap:
     return roles
 
 
-def _stages(levels: Floats, nodes: PeerGroups, batches: Batches | None, *, gap: float) -> Ints:
-    """Return role numbers of ``levels`` [ranks] that are apart by a ``gap`` and laid out like stages of
-    several machines each: one machine may be a little slower for good."""
+def _stages(levels: Floats, nodes: PeerGroups, batches: Batches | None, *, gap: float, below: float) -> Ints:
+    """Return role numbers of ``levels`` [ranks] that are apart by a ``gap`` ``below`` that of classes, and
+    laid out like stages of several machines each: one machine may be a little slower for good."""
     found, roles = split_by_gap(levels, gap=gap), np.zeros(levels.size, dtype=np.intp)
     for c in range(1, int(found.max()) + 1):
         slower = found >= c
+        if np.min(levels[slower]) - np.nanmax(levels[~slower]) > below:
+            continue
         several = all(np.unique(nodes.index[part]).size > 1 for part in (slower, ~slower))
         if is_regular(slower) and several and not (batches is not None and batches.rule_out_stage(slower)):
             roles[slower] = c
     return roles
 
 
-def _blocks(levels: Floats, nodes: PeerGroups, batches: Batches | None) -> Ints:
-    """Return as role numbers the equal parts of the ranks in order that explain the ``levels`` [ranks] of
-    nearly all machines, of which some may be slow; no roles where none do, or parts have too few machines.
-    """
+def _blocks(levels: Floats, nodes: PeerGroups, batches: Batches | None, *, apart: float) -> Ints:
+    """Return as role numbers the equal parts of the ranks in order, so far ``apart``, that explain the
+    ``levels`` [ranks] of nearly all machines, of which some may be slow; no roles where none do, or parts
+    have too few machines."""
     machines, ranks = nodes.sizes.size, levels.size
     roles, least = np.zeros(ranks, dtype=np.intp), _LEFT * float(spread(levels))
     for parts in range(2, min(_STAGES, machines // _MACHINES) + 1):
@@ -153,7 +159,7 @@ def _blocks(levels: Floats, nodes: PeerGroups, batches: Batches | None) -> Ints:
         usual = np.array([nan_median(levels[part == p]) for p in range(parts)])
         left = float(spread(levels - usual[part]))
         ruled_out = batches is not None and batches.rule_out_stage(part == 0)
-        if left <= least and not ruled_out:
+        if left <= least and np.ptp(usual) >= apart and not ruled_out:
             roles, least = np.argsort(np.argsort(usual))[part], _GAIN * left
     return roles
 
@@ -214,9 +220,11 @@ def is_one_machine(levels: Floats, slow: npt.NDArray[np.bool_], nodes: PeerGroup
     if not _is_whole(slow, nodes) or slow[0] or slow[-1] or nodes.sizes.size <= _OTHERS:
         return False
     on, middle = nodes.index[slow.argmax()], group_median(levels, nodes)
-    others = np.delete(middle, on)
+    others = np.sort(np.delete(middle, on))
     apart = middle[on] - np.nanmedian(others)
-    return bool(np.nanmax(others) - np.nanmin(others) <= _OTHERS_ALIKE * apart)
+    # What was not read is sorted to the end; of many others a few may be slow as well.
+    others = others[: max(np.count_nonzero(np.isfinite(others)) - int(_SLOW_TOO * others.size), 1)]
+    return bool(others[-1] - others[0] <= _OTHERS_ALIKE * apart)
 
 
 def _is_whole(marked: npt.NDArray[np.bool_], nodes: PeerGroups) -> bool:

@@ -55,7 +55,8 @@ def goes_with_role(ratios: Ratios, rank: int, effect: Floats) -> bool:
     slowed alike, by ``effect`` [ranks]."""
     mates = ratios.comparison.mates(rank)
     alike = effect[mates] >= HALF * effect[rank]
-    if ratios.comparison.small_role[rank] and mates.any() and alike.all():
+    small = ratios.comparison.small_role[rank] and not ratios.comparison.fills_machine[rank]
+    if small and mates.any() and alike.all():
         return True
     middle = group_median(np.where(ratios.comparison.class_mates(rank), effect, np.nan), ratios.nodes)
     others = middle[np.isfinite(middle)]

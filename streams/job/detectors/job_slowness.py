@@ -2,9 +2,15 @@
 
 from collections.abc import Mapping
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
 from detectors.job.job_wide import JobSlowness, Slowness, SlowStage
 from detectors.job.waits.shared_wait import SharedWait
+from detectors.peers.places.roles import is_regular
 from slowrank.telemetry import Evidence, Suspicion
+from slowrank.telemetry.records import Suspect
 from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore
 from streams.job.rows.step_aligner import Step
@@ -46,6 +52,12 @@ _WAITS: dict[Slowness, tuple[str, str, str, str, str]] = {
 # where rows tell no coordinates the two look alike.
 _WEIGHT_MACHINE = WEIGHT_SLOW - 1.0
 
+# Most nodes that are named, and how likely each is at fault. Chosen: as many as are evicted together; they
+# may as well be a class, of another model or under a power limit.
+_MOST_NAMED, _HALF = 8, 0.5
+
+Ints = npt.NDArray[np.intp]
+
 
 class JobSlownessDetector(OfCore):
     """Slowness that no rank causes, from when it shows until it has been gone for several looks."""
@@ -79,12 +91,19 @@ def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) 
     coords = {name: value for name, value in role.items() if isinstance(value, int)}
     ranks = frozenset(view.roster[i] for i in stage.members)
     where = view.role_name(stage.members) or f"ranks {spans(ranks)}"
-    hypotheses = {f"imbalance.{found.kind}": WEIGHT_SLOW}
-    machine = next((node for node, own in view.machines().items() if own == ranks), None)
-    if machine is not None and not role:
-        where += f" (all those of {machine})"
-        hypotheses["imbalance.machine"] = _WEIGHT_MACHINE
-    return about_job(
+    hypotheses, suspects = {f"imbalance.{found.kind}": WEIGHT_SLOW}, tuple[Suspect, ...]()
+    machines = {} if role else _filled_by(view, ranks)
+    if machines:
+        names = ", ".join(sorted(machines)[:_MOST_NAMED])
+        names += f" and {len(machines) - _MOST_NAMED} more" if len(machines) > _MOST_NAMED else ""
+        if _may_be_stage(view, stage.members):
+            where += f" (all those of {names})"
+            hypotheses["imbalance.machine"] = _WEIGHT_MACHINE
+        else:
+            where, hypotheses = f"nodes {names}", {"imbalance.machine": WEIGHT_SLOW}
+            first = (min(machines[name]) for name in sorted(machines)[:_MOST_NAMED])
+            suspects = tuple(Suspect(subject=view.machine(rank), probability=_HALF) for rank in first)
+    suspicion = about_job(
         view,
         at,
         catalogue_id="stage",
@@ -98,6 +117,20 @@ def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) 
         ),
         note=f"{where}: {stage.ratio:.2f}x the mean of the other groups; its ranks agree",
     )
+    return msgspec.structs.replace(suspicion, suspects=suspects)
+
+
+def _filled_by(view: JobView, ranks: frozenset[int]) -> dict[str, frozenset[int]]:
+    """Return the nodes whose ranks are ``ranks``; none where these are no whole nodes."""
+    machines = {node: own for node, own in view.machines().items() if own <= ranks}
+    return machines if sum(map(len, machines.values())) == len(ranks) else {}
+
+
+def _may_be_stage(view: JobView, members: Ints) -> bool:
+    """Return whether some ranks (places), which nothing is known to distinguish, stand as a stage does."""
+    if any(view.identities[rank].coords for rank in view.roster):
+        return False
+    return is_regular(np.isin(np.arange(len(view.roster)), members))
 
 
 def _uneven_work(view: JobView, found: JobSlowness, at: float) -> Suspicion:

@@ -45,6 +45,49 @@ def test_a_slow_group_that_fills_a_machine_may_be_the_machine(with_coords):
     assert found.evidence[0].note == "ranks 16-23 (all those of node-0002)"
 
 
+@pytest.mark.parametrize("coords", [None, layout(64, 1)], ids=["no coordinates", "coordinates"])
+@pytest.mark.parametrize("nodes", [(2, 5), (1, 3, 4)])
+def test_nodes_that_are_as_much_slower_from_the_start_are_named_in_a_finding_about_the_job(nodes, coords):
+    """They may be a class, of another model or under a power limit, as well as faults of each."""
+    work = healthy(ranks=64, seed=8)
+    work[:, np.isin(np.arange(64) // 8, nodes)] *= 1.25
+    suspicions = run(synchronous(work, overhead=0.5, coords=coords))
+    assert believed(suspicions) == {}
+    (found,) = job_level(suspicions)
+    assert list(found.hypotheses) == ["imbalance.machine"]
+    names = [f"node-{node:04d}" for node in nodes]
+    assert found.evidence[0].note == f"nodes {', '.join(names)}"
+    assert [(s.subject.type, s.subject.node) for s in found.suspects] == [("node", name) for name in names]
+
+
+def test_two_nodes_that_stand_as_a_stage_may_be_one():
+    """Where no coordinates tell otherwise."""
+    work = healthy(ranks=64, seed=8)
+    work[:, 32:48] *= 1.25
+    (found,) = job_level(run(synchronous(work, overhead=0.5)))
+    assert found.hypotheses["imbalance.stage"] > found.hypotheses["imbalance.machine"] > 0
+    assert found.evidence[0].note == "ranks 32-47 (all those of node-0004, node-0005)"
+
+
+@pytest.mark.parametrize("coords", [None, layout(64, 1)], ids=["no coordinates", "coordinates"])
+def test_nodes_that_are_slower_by_different_amounts_from_the_start_are_named_each(coords):
+    work = healthy(ranks=64, seed=8)
+    work[:, 16:24] *= 1.15
+    work[:, 40:48] *= 1.4
+    slow = believed(run(synchronous(work, overhead=0.5, coords=coords)))
+    assert set(slow) == {*range(16, 24), *range(40, 48)}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_stage_that_fills_a_node_and_slows_in_mid_run_is_the_node(whole):
+    """A stage keeps its layers; half of the ranks of a node are its tensor-parallel group, which may slow."""
+    work = healthy(steps=240, ranks=32, seed=8)
+    work[120:, 16 : 24 if whole else 20] *= 1.2
+    suspicions = run(synchronous(work, overhead=0.5, coords=layout(32, 4)))
+    assert set(believed(suspicions)) == set(range(16, 24 if whole else 20))
+    assert job_level(suspicions) == []
+
+
 def test_a_stage_that_gets_more_work_for_a_while_is_dated_and_cleared():
     """The imbalance begins with the first long step, not the job, and ends when the work is even again."""
     work = healthy(steps=400, noise=0.01)

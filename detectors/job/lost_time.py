@@ -97,7 +97,8 @@ class _Account:
 
     def note(self, slowdown: Slowdown) -> None:
         """Take the latest figures."""
-        before, self.excess = self.excess, max(slowdown.ratio - 1.0, 0.0)
+        # Of a machine the job waits for its slowest rank, which is slower than each of them usually is.
+        before, self.excess = self.excess, max(slowdown.ratio, slowdown.job_ratio, 1.0) - 1.0
         grown = max(self.excess - before, 0.0) if before else 0.0
         self.growth = 1.0 + _LAG * grown / self.excess if grown else 1.0
         self.job_ratio = slowdown.job_ratio

@@ -212,9 +212,10 @@ def job_pace_before(ratios: Ratios, found: Candidate) -> float:
 def job_ratio(ratios: Ratios, found: Candidate, over: Bools, *, job_pace: float) -> float:
     """Return what the job takes over what it would take without the rank's excess.
 
-    Synchronous ranks: median over steps of step / (step - lost), where lost is the rank's time less that of
-    the slowest other rank, which the step would then end with. Asynchronous ranks: the job's rate is the sum
-    of theirs. ``over`` [ranks] marks who else is slow. Where the ``job_pace`` before the onset is known, no
+    Synchronous ranks: median over steps of step / (step - lost), where lost is the rank's time, or that of
+    the slowest rank of its machine where most of that is slow, less that of the slowest other rank, which the
+    step would then end with. Asynchronous ranks: the job's rate is the sum of theirs. ``over`` [ranks] marks
+    who else is slow. Where the ``job_pace`` before the onset is known, no
     more than the job has slowed down against that.
     """
     if ratios.asynchronous:
@@ -225,7 +226,9 @@ def job_ratio(ratios: Ratios, found: Candidate, over: Bools, *, job_pace: float)
     seconds = ratios.history.last(found.timing, steps)
     mates = ratios.comparison.mates(found.rank) & ~over
     others = mates if mates.any() and not found.lasting else ~over
-    lost = np.maximum(seconds[:, found.rank] - nan_max(np.where(others, seconds, np.nan), axis=1), 0.0)
+    of_machine = alike(over, ratios.nodes, found.rank)
+    own, rest = (nan_max(np.where(some, seconds, np.nan), axis=1) for some in (of_machine, others))
+    lost = np.maximum(own - rest, 0.0)
     ratio = float(nan_median(slowdown(step, lost)))
     if np.isnan(ratio):
         return 1.0

@@ -64,6 +64,8 @@ _MIN_BEFORE = 10
 
 def slow_rank(ratios: Ratios, channel: TimingChannel, found: Candidate, over: Bools) -> SlowRank:
     """Return the figures of a confirmed candidate; ``over`` [ranks] marks who else is slow."""
+    as_slow = (found.effect >= _AS_SLOW * found.size) & (found.effect < _MUCH_MORE * found.size)
+    slow = alike(over & as_slow, ratios.nodes, found.rank)
     return SlowRank(
         rank=found.rank,
         timing=found.timing,
@@ -75,7 +77,7 @@ def slow_rank(ratios: Ratios, channel: TimingChannel, found: Candidate, over: Bo
         score=float(channel.scores()[found.rank]),
         alone=channel.alone(found.rank),
         ratio=1.0 + found.excess,
-        job_ratio=job_ratio(ratios, found, over, job_pace=float(channel.job_pace[found.rank])),
+        job_ratio=job_ratio(ratios, found, slow, over, job_pace=float(channel.job_pace[found.rank])),
         peers=int(ratios.comparison.groups.peers[found.rank]),
         waits_least=waits_least(ratios, found),
     )
@@ -183,7 +185,8 @@ def _is_large(ratios: Ratios, found: Candidate, over: Bools) -> bool:
             return True
     # The ranks of a slow machine cross the threshold one by one.
     over = over | with_it
-    return job_ratio(ratios, found, over, job_pace=math.nan) >= 1.0 + _HARM * found.excess
+    alone = np.arange(ratios.ranks) == found.rank
+    return job_ratio(ratios, found, alone, over, job_pace=math.nan) >= 1.0 + _HARM * found.excess
 
 
 def may_pass(ratios: Ratios, found: Candidate) -> bool:
@@ -209,14 +212,13 @@ def job_pace_before(ratios: Ratios, found: Candidate) -> float:
     return _job_pace(ratios, found.rank, slice(max(end - LOOK_BEFORE, 0), end))
 
 
-def job_ratio(ratios: Ratios, found: Candidate, over: Bools, *, job_pace: float) -> float:
-    """Return what the job takes over what it would take without the rank's excess.
+def job_ratio(ratios: Ratios, found: Candidate, slow: Bools, over: Bools, *, job_pace: float) -> float:
+    """Return what the job takes over what it would take without the excess of the ``slow`` [ranks].
 
-    Synchronous ranks: median over steps of step / (step - lost), where lost is the rank's time, or that of
-    the slowest rank of its machine where most of that is slow, less that of the slowest other rank, which the
-    step would then end with. Asynchronous ranks: the job's rate is the sum of theirs. ``over`` [ranks] marks
-    who else is slow. Where the ``job_pace`` before the onset is known, no
-    more than the job has slowed down against that.
+    Synchronous ranks: median over steps of step / (step - lost), where lost is the time of the slowest of
+    them less that of the slowest other rank, which the step would then end with. Asynchronous ranks: the
+    job's rate is the sum of theirs. ``over`` [ranks] marks who else is slow. Where the ``job_pace`` before
+    the onset is known, no more than the job has slowed down against that.
     """
     if ratios.asynchronous:
         rates = np.exp(found.effect[over])
@@ -226,8 +228,7 @@ def job_ratio(ratios: Ratios, found: Candidate, over: Bools, *, job_pace: float)
     seconds = ratios.history.last(found.timing, steps)
     mates = ratios.comparison.mates(found.rank) & ~over
     others = mates if mates.any() and not found.lasting else ~over
-    of_machine = alike(over, ratios.nodes, found.rank)
-    own, rest = (nan_max(np.where(some, seconds, np.nan), axis=1) for some in (of_machine, others))
+    own, rest = (nan_max(np.where(some, seconds, np.nan), axis=1) for some in (slow, others))
     lost = np.maximum(own - rest, 0.0)
     ratio = float(nan_median(slowdown(step, lost)))
     if np.isnan(ratio):

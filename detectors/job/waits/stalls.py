@@ -10,8 +10,8 @@ that usually is, three times as much as the slowest one usually does, and a seco
 another machine by half of that. Of the last stalls, n are of all machines and k of one of them, or of one of
 its ranks. That is suspected
 
-* where k >= 4, and so many of n come by chance once in a thousand jobs (binomial, of as many machines, or
-  ranks, that are as likely),
+* where k >= 4, and so many of n come by chance once in a thousand jobs (binomial, where all ranks are as
+  likely),
 * where the job takes 1.05 times as long for them since the first,
 * unless it began within 1.5 times the usual distance from the first step seen: what one rank does for all, as
   saving, is there from the start,
@@ -141,7 +141,9 @@ class Stalls:
         own = [stall for stall in self._stalls if stall.machine == machine]
         rank, often = _most_frequent([stall.rank for stall in own])
         many = len(self._stalls)
-        if not (_is_no_chance(len(own), many, self._many) or _is_no_chance(often, many, self._machines.size)):
+        share = float(np.mean(self._machines == machine))
+        of_machine = _is_no_chance(len(own), many, self._many, share)
+        if not (of_machine or _is_no_chance(often, many, self._machines.size, 1.0 / self._machines.size)):
             return None
         at = np.array([stall.step for stall in own])
         apart = np.diff(at)
@@ -149,8 +151,8 @@ class Stalls:
             return None
         lost = sum(stall.seconds for stall in own)
         elapsed = max(now, own[-1].ended) - own[0].started
-        share = lost / max(elapsed - lost, 1e-9)
-        if share < MIN_JOB_SLOWDOWN - 1.0:
+        longer = lost / max(elapsed - lost, 1e-9)
+        if longer < MIN_JOB_SLOWDOWN - 1.0:
             return None
         return Stalling(
             ranks=self._ranks(machine, rank, own),
@@ -158,7 +160,7 @@ class Stalls:
             seconds=float(np.median([stall.seconds for stall in own])),
             onset=own[0].started,
             steps=self._step - int(at[0]) + 1,
-            share=share,
+            share=longer,
         )
 
     def _ranks(self, machine: int, rank: int, own: Sequence[_Stall]) -> tuple[int, ...]:
@@ -176,9 +178,10 @@ def _most_frequent(numbers: Sequence[int]) -> tuple[int, int]:
     return number, count
 
 
-def _is_no_chance(count: int, of_all: int, among: int) -> bool:
-    """Return whether one of so many has more of all stalls than any has by chance."""
-    return among > 1 and count >= _FEWEST and among * at_least(count, of_all, 1.0 / among) < _CHANCE
+def _is_no_chance(count: int, of_all: int, among: int, share: float) -> bool:
+    """Return whether one of so many, with a ``share`` of the ranks, has more of all stalls than any has by
+    chance."""
+    return among > 1 and count >= _FEWEST and among * at_least(count, of_all, share) < _CHANCE
 
 
 def _by_itself(times: StepTimes) -> Floats:

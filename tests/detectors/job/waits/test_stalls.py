@@ -165,3 +165,14 @@ def test_a_step_of_which_nothing_was_read_is_passed_over():
             watch.update(times)
     assert watch.found is not None
     assert watch.found.ranks == (CULPRIT,)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_machine_with_most_of_the_ranks_has_most_of_the_stalls(seed):
+    """Of three quarters of the ranks, one that is drawn at random stalls now and then."""
+    ranks = np.random.default_rng(seed).integers(RANKS, size=STEPS)
+
+    def stalls(number):
+        return {int(ranks[number]): 3.0} if number >= 100 and number % 20 == 0 else {}
+
+    assert told(stalls, machines=np.where(MACHINES == 3, 1, 0)) == ([], None)

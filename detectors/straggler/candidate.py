@@ -102,8 +102,11 @@ def series_of(timing: Timing, *, lasting: bool = False) -> str:
 def deviations(
     ratios: Ratios, channel: TimingChannel, timing: Timing, steps: int, *, lasting: bool = False
 ) -> Floats:
-    """Return the ratios of the last steps less what is usual, [<= steps, ranks]; ``lasting``: as they are."""
-    usual = 0.0 if lasting or channel.noise is None else channel.noise.center
+    """Return the ratios of the last steps less what is usual, [<= steps, ranks]; ``lasting``: as they are,
+    beside those of ranks whose part it is to take longer."""
+    usual = np.zeros(ratios.ranks) if channel.noise is None else channel.noise.center
+    if lasting:
+        usual = np.where(channel.part, usual, 0.0)
     return ratios.history.last(series_of(timing, lasting=lasting), steps) - usual
 
 

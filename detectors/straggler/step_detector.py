@@ -52,6 +52,7 @@ from detectors.peers.shared_work import SharedWork
 from detectors.peers.step_times import StepTimes
 from detectors.robust import nan_median
 from detectors.straggler.alternatives.confirmation import UNLIKE_PEERS, is_confirmed
+from detectors.straggler.alternatives.loading_part import loads_for_others
 from detectors.straggler.batch_mates import BatchMates
 from detectors.straggler.candidate import Candidate, beyond, candidate, deviations, noise_of, series_of
 from detectors.straggler.config import StragglerConfig
@@ -371,7 +372,7 @@ class StragglerDetector:
                 ratios.comparison.everyone if small else ratios.comparison.groups,
                 1.0 if small or ratios.asynchronous else prior,
             ),
-            ("data", ratios.comparison.everyone, 1.0),
+            ("data", self._loading_groups(n, skip), 1.0),
             ("rest", ratios.comparison.everyone, 1.0),
         )
         largest_move = config.floor / 2 if ratios.settled > config.baseline else None
@@ -379,15 +380,30 @@ class StragglerDetector:
             window = ratios.history.last(series_of(name), n + skip)
             window = window[: len(window) - skip]
             if np.isfinite(window).any():
-                noise = fit_noise(window, groups, floor=config.floor, prior=spread)
+                # Those that load more vary by more.
+                noise = fit_noise(window, groups, floor=config.floor, prior=spread, alike=name != "data")
                 self.channels[name].refit(noise, largest_move=largest_move)
-                if name == "data":
-                    # Beyond what ranks differ by for good, by twice the standard error of that.
-                    apart = scatter(nan_median(window)) * (1.0 + 2.0 / math.sqrt(ratios.ranks))
-                    self._least_loading = np.full(ratios.ranks, max(_LASTING_EFFECT, UNLIKE_PEERS * apart))
-                elif name == "compute":
+                if name == "compute":
                     self._whole.refit(ratios, n, skip, prior=prior, largest_move=largest_move)
                     self._mates.refit(ratios, n, skip, largest_move=largest_move)
+
+    def _loading_groups(self, n: int, skip: int) -> PeerGroups:
+        """Learn from ``n`` steps how much longer a rank may load for good, and who loads data for others;
+        return these and the others as groups."""
+        ratios, channel = self.ratios, self.channels["data"]
+        window = ratios.history.last(series_of("data"), n + skip)
+        usual = nan_median(window[: len(window) - skip])
+        if not np.isfinite(usual).any():
+            return ratios.comparison.everyone
+        # Beyond what ranks differ by for good, by twice the standard error of that.
+        apart = scatter(usual) * (1.0 + 2.0 / math.sqrt(ratios.ranks))
+        least = max(_LASTING_EFFECT, UNLIKE_PEERS * apart)
+        self._least_loading = np.full(ratios.ranks, least)
+        part = np.zeros(ratios.ranks, dtype=np.bool_)
+        for rank in np.flatnonzero((usual >= least / 2) & ~channel.part).tolist():
+            part[rank] = loads_for_others(ratios, rank, usual, self._places)
+        channel.take_parts(part)
+        return PeerGroups.of(channel.part.astype(np.intp))
 
     def _learn_spread(self) -> None:
         # A spread seen on few ranks may be far too small: by twice its standard error.

@@ -45,6 +45,9 @@ _FAR_SIGMAS = 4.0
 # Chosen: one normal step in 740 is beyond so many sigmas, of a log-likelihood ratio of 4.5 and more.
 _OFF_SIGMAS = 3.0
 
+# Chosen, of the noise of its group: of ranks that vary alike, one that varies more may have a fault.
+_MOST_OWN = 2.0
+
 # Chosen, standard errors: healthy centres of a few steps are hardly further from where they belong.
 _TRANSLATION = 5.0
 
@@ -68,14 +71,15 @@ class Noise:
     samples: int
 
 
-def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> Noise:
+def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float, alike: bool = True) -> Noise:
     """Fit centre and noise of ``x`` [steps, ranks] from its limited values.
 
     Centres are means of values limited to 3 robust sigmas (sums of evidence need means, not medians), drawn
     towards 0 as far as few samples deserve against a healthy spread of ``prior`` between ranks, or against
     the one that the centres themselves show; by five standard errors at most, for what is left of a rank of
     another class would pass for a change (limited translation, Efron and Morris 1972). The noise is the
-    group's, or the rank's own where that is larger; (1 + rho)/(1 - rho) accounts for the autocorrelation.
+    group's, or the rank's own where that is larger, up to twice as much where ranks of a group vary
+    ``alike``; (1 + rho)/(1 - rho) accounts for the autocorrelation.
     """
     samples = np.maximum(np.isfinite(x).sum(axis=0), 1)
     middle = np.nan_to_num(nan_median(x))
@@ -85,7 +89,8 @@ def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> N
     residual = residual - shift
     own = np.sqrt(np.nansum(residual**2, axis=0) / np.maximum(samples - 1, 1))
     pooled = group_median(own, groups)[groups.index]
-    sigma = np.maximum(np.maximum(pooled, np.minimum(own, 2 * pooled)), floor)
+    own = np.minimum(own, _MOST_OWN * pooled) if alike else own
+    sigma = np.maximum(np.maximum(pooled, own), floor)
     rho = _autocorrelation(residual)
     sigma = sigma * np.sqrt((1 + rho) / (1 - rho))
     center, error = middle + shift, sigma**2 / samples
@@ -113,7 +118,8 @@ class TimingChannel:
 
     ``raised`` ranks are slow, ``believed`` ones without a second kind of evidence; ``size`` is how
     slow they were when raised, ``job_pace`` what a step took per second of the peers' work before that (NaN:
-    not known).
+    not known). ``part`` marks the ranks that take longer than their peers from the start because it is their
+    part: only a change of theirs is slowness.
     """
 
     def __init__(self, ranks: int, config: CusumConfig | None = None) -> None:
@@ -131,6 +137,7 @@ class TimingChannel:
         self.noise: Noise | None = None
         self._besides = Noise(np.zeros(ranks), np.zeros(ranks), 0)
         self.raised: Bools = np.zeros(ranks, dtype=bool)
+        self.part: Bools = np.zeros(ranks, dtype=bool)
         self.believed: Bools = np.zeros(ranks, dtype=bool)
         self._quiet = np.zeros(ranks, dtype=np.int64)
         self.size = np.zeros(ranks)
@@ -145,6 +152,11 @@ class TimingChannel:
         ``lasting``: as it always was."""
         bank = self.lasting if lasting else self.change
         bank.take(rank, size=size, steps=steps)
+
+    def take_parts(self, part: Bools) -> None:
+        """Take that it is the ``part`` of more ranks [ranks] to take longer, but of none that changes now."""
+        self.part |= part & ~self.rising
+        self.lasting.drop(self.part)
 
     def forget(self) -> None:
         """Drop baselines and the evidence of ranks that are not slow: they are compared with others now."""
@@ -251,6 +263,7 @@ class TimingChannel:
 
     def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats) -> None:
         """Take one step of ratios as they are as evidence of a rank that always was slow."""
+        ratio = np.where(self.part, np.nan, ratio)
         ceiling = self._ceiling(ratio, sigma, self._off_lasting)
         self.lasting.update(ratio, sigma=sigma, smallest=smallest, ceiling=ceiling)
         self._off_lasting.update(ratio > _OFF_SIGMAS * sigma, read=np.isfinite(ratio), slow=self.raised)

@@ -28,9 +28,10 @@ from detectors.peers.places.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
 from detectors.straggler.alternatives.loading_by_chance import is_by_chance
+from detectors.straggler.alternatives.loading_part import loads_for_others
 from detectors.straggler.alternatives.machine_class import is_class, is_one_of_equals, is_one_of_too_many
 from detectors.straggler.alternatives.more_work import has_more_work
-from detectors.straggler.alternatives.position import MOST, is_shared_by_role, rose_with_its_place
+from detectors.straggler.alternatives.position import is_shared_by_role, rose_with_its_place
 from detectors.straggler.alternatives.waiting import waits_least
 from detectors.straggler.candidate import FEW, HALF, LEAST_OWN_PAST, LOOK_BEFORE, Candidate, series_of
 
@@ -98,7 +99,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
         # of the work: where work grows, a rank that always loads less seems to load more.
         return (
             _now(ratios, found) >= HALF * found.size
-            and not _loads_for_others(ratios, found, places)
+            and not (found.lasting and loads_for_others(ratios, found.rank, found.effect, places))
             and not is_by_chance(ratios, found, over)
         )
     if found.timing == "rest":
@@ -113,14 +114,6 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
         or is_one_of_equals(ratios, found, places)
         or rose_with_its_place(ratios, found, places)
     )
-
-
-def _loads_for_others(ratios: Ratios, found: Candidate, places: PlaceMates) -> bool:
-    """Return whether most of its stage, or most ranks at its place on other machines, have loaded for as long
-    from the start: it is their part."""
-    loads = found.effect >= HALF * found.size
-    parts = (ratios.comparison.mates(found.rank), places.of(found.rank))
-    return found.lasting and any(bool(part.any()) and np.mean(loads[part]) >= MOST for part in parts)
 
 
 def small_effect(ratios: Ratios) -> float:

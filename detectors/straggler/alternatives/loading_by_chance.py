@@ -4,7 +4,8 @@ Waits have long tails, and differ from step to step far more than compute does: 
 largest excess of some steps in a row is a healthy rank's. Evidence of normal noise (``llr_cusum``) overstates
 what such steps show. With x the excess of a rank's loading over its peers' in a step, as a share of the work,
 less what is usual of it, over how far the others are apart in the step where that is more than usual, n the
-steps since its onset, and N the excesses of the other ranks in these and in the k steps before them:
+steps since its onset, and N the excesses of the other ranks, of those that usually load half as long or more,
+in these and in the k steps before them:
 
     z_t = inverse normal of the share of the N below x_t       (normal scores, van der Waerden 1952);
           beyond the largest m of them, with z_m its score, sqrt(z_m^2 + 2 a ln(x_t / m)), a = 2,
@@ -33,6 +34,7 @@ from detectors.straggler.timing_channel import P_SUSPICION
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
 
 # Steps before the onset. Chosen: as many as a baseline looks back on (``StragglerConfig.baseline``).
 _STEPS = 100
@@ -49,6 +51,9 @@ _HALF = 0.5
 # Chosen: one in twenty others may be worse, for it may be slow as well and not found yet.
 _WORSE = 0.05
 
+# Chosen: fewer ranks tell little of the waits of others.
+_SEVERAL = 3
+
 # Chosen: of fewer means a spread is hardly known.
 _FEW = 8
 
@@ -64,7 +69,7 @@ def is_by_chance(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     """
     machine = ratios.nodes.index == ratios.nodes.index[found.rank]
     with_it = machine & (found.effect >= _HALF * found.size)
-    others = np.flatnonzero(~(over | with_it))
+    others = _alike(ratios, found, np.flatnonzero(~(over | with_it)))
     if not others.size:
         return False
     others = others[:: math.ceil(others.size / _MOST_OTHERS)]
@@ -85,6 +90,16 @@ def is_by_chance(ratios: Ratios, found: Candidate, over: Bools) -> bool:
         noise *= math.sqrt(1.0 + steps / max(before.size, 1))
     least = -_NORMAL.inv_cdf(P_SUSPICION / ratios.ranks)
     return bool(worse > _WORSE or mean < least * noise)
+
+
+def _alike(ratios: Ratios, found: Candidate, others: Ints) -> Ints:
+    """Return those of the ``others`` who usually load as long as the rank, where there are several: ranks
+    that others load for wait for nothing."""
+    if found.lasting:
+        return others
+    usual = nan_median(ratios.history.last("data", found.steps + _STEPS)[: -found.steps])
+    alike = others[usual[others] >= _HALF * usual[found.rank]]
+    return alike if alike.size >= _SEVERAL else others
 
 
 def _scale(others: Floats, floor: float) -> Floats:

@@ -242,10 +242,11 @@ def test_a_rank_of_that_machine_that_is_well_is_not_found_with_it(seed):
     assert found.keys() == {("rest", rank) for rank in range(8, 15)}
 
 
-def slow_while_loading(work, data, *, on_node=1):
+def slow_while_loading(work, data, *, on_node=1, roles="alike", **of):
     """Return who is found slow in what, by seconds of compute and loading, both [steps, ranks]."""
     ranks = work.shape[1]
-    detector = StragglerDetector(ranks, np.zeros(ranks, dtype=np.intp), nodes=np.arange(ranks) // on_node)
+    roles = np.zeros(ranks, dtype=np.intp) if isinstance(roles, str) else roles
+    detector = StragglerDetector(ranks, roles, nodes=np.arange(ranks) // on_node, **of)
     nan, ts, found = np.full(ranks, np.nan), 1000.0, set()
     for s, (own, loading) in enumerate(zip(work, data, strict=True)):
         step = np.full(ranks, (own + loading).max())
@@ -338,6 +339,53 @@ def test_slow_loaders_of_several_machines_do_not_excuse_each_other(loaders):
     data[:, loaders] += 0.3
     found = slow_while_loading(np.exp(0.01 * rng.normal(size=(60, 64))), data, on_node=8)
     assert found == {("data", rank) for rank in loaders}
+
+
+TENSOR_PLACE = np.arange(32) % 4
+LAYOUTS = {
+    "stage on one node": (np.arange(8), {"roles": np.arange(32) // 8}),
+    "first of each tensor group": (np.arange(0, 32, 8), {"roles": np.zeros(32, dtype=np.intp)}),
+    "first of each tensor group of a stage": (
+        np.arange(0, 16, 4),
+        {"roles": np.arange(32) // 16, "shards": Shards((TENSOR_PLACE,), np.arange(32) // 8)},
+    ),
+    "every fourth of half, no coordinates": (np.arange(0, 16, 4), {"roles": None}),
+    "first half, no coordinates": (np.arange(16), {"roles": None}),
+}
+
+
+def loaded_for_others(loaders, *, seed, steps=300):
+    """Return work and loading [steps, 32] where ``loaders`` alone load, for a tenth of their work."""
+    rng = np.random.default_rng(seed)
+    work = np.exp(0.008 * rng.normal(size=(steps, 32)))
+    data = 0.003 * np.exp(0.5 * rng.normal(size=(steps, 32)))
+    data[:, loaders] += 0.1 * np.exp(0.35 * rng.normal(size=(steps, len(loaders))))
+    return work, data
+
+
+@pytest.mark.parametrize(("loaders", "layout"), LAYOUTS.values(), ids=LAYOUTS)
+def test_ranks_that_load_for_others_are_not_slow(loaders, layout):
+    """They load longer than the rest from the start, and vary by as much more."""
+    for seed in range(4):
+        work, data = loaded_for_others(loaders, seed=seed)
+        assert slow_while_loading(work, data, on_node=8, **layout) == set()
+
+
+@pytest.mark.parametrize(("loaders", "layout"), LAYOUTS.values(), ids=LAYOUTS)
+def test_a_rank_that_loads_for_others_and_becomes_slow_is_found_alone(loaders, layout):
+    """Within eight steps, by a fifth of the work."""
+    work, data = loaded_for_others(loaders, seed=1, steps=158)
+    data[150:, loaders[1]] += 0.2
+    assert slow_while_loading(work, data, on_node=8, **layout) == {("data", int(loaders[1]))}
+
+
+def test_independent_long_waits_of_few_loaders_accuse_none():
+    """The others, who load nothing, tell nothing of what waits are usual."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        work, data = loaded_for_others(np.arange(8), seed=seed)
+        data[:, :8] = 0.06 * np.exp(1.0 * rng.normal(size=(300, 8)))
+        assert slow_while_loading(work, data, on_node=8, roles=np.arange(32) // 8) == set()
 
 
 def loads(seed):

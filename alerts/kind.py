@@ -89,7 +89,8 @@ class Kind:
     heals_like: Literal["compute", "congestion"] = "compute"
     """The law of its durations (``alerts.report.duration``)."""
     own_action: bool = False
-    """Its action stands whatever the cause, and is not weighed against the cost of a restart."""
+    """Its action stands whatever the cause, beside slow loading, and is not weighed against the cost of a
+    restart."""
 
     hang: bool = False
     """The job makes no progress: all its GPUs are lost, and both signals of the hang rule are needed."""

@@ -40,7 +40,9 @@ def action(
     own, likeliest = kind_of(kind), kind_of(hypothesis)
     # A cause that only has to be watched does not replace what the kind asks for.
     watched = likeliest.action == "WATCH" and own.action != "WATCH"
-    rule = own if own.own_action or watched else likeliest
+    # Whether a machine should go or not, its loader is looked at first.
+    stands = own.own_action and likeliest.action != "CHECK_DATA"
+    rule = own if stands or watched else likeliest
     text = rule.text.format(place=where)
     weighed = None if own.own_action else advice
     evicts = weighed is not None and weighed.decision == "evict"

@@ -132,7 +132,7 @@ def stalling_rank(ratios: Ratios, found: Stalling, rank: int) -> SlowRank:
     job is not slower for it."""
     return SlowRank(
         rank=rank,
-        timing="compute",
+        timing="data" if found.loading else "compute",
         lasting=False,
         onset=found.onset,
         onset_lo=found.onset,

@@ -16,7 +16,8 @@ its ranks. That is suspected
 * unless it began within 1.5 times the usual distance from the first step seen: what one rank does for all, as
   saving, is there from the start,
 
-until twice the longest distance between two has passed without one. The limits are chosen.
+until twice the longest distance between two has passed without one. They are in loading where half of the
+excess of most of them is a longer loading than the median of all. The limits are chosen.
 """
 
 from collections import Counter, deque
@@ -47,6 +48,9 @@ _BEYOND_USUAL = 3.0
 # Of the slowest rank's excess, from which another machine stalls too.
 _AS_LONG = 0.5
 
+# Of the excess: what loading has of it, for the stall to be its.
+_MOSTLY = 0.5
+
 # Stalls kept, and steps after which one is forgotten.
 _KEPT, _FORGOTTEN_STEPS = 64, 3000
 
@@ -64,18 +68,21 @@ class _Stall:
     machine: int
     rank: int
     seconds: float
+    loading: bool
     as_long: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Stalling:
     """A machine that has stalled ``count`` times since ``onset`` [event time] in the last ``steps``, for
-    ``seconds`` in the median; ``share`` is how much longer the job takes for it. ``ranks`` is the one
-    that stalled in most cases, or all, where most of them did, or each in some."""
+    ``seconds`` in the median, most often in ``loading`` or not; ``share`` is how much longer the job takes
+    for it. ``ranks`` is the one that stalled in most cases, or all, where most of them did, or each in some.
+    """
 
     ranks: tuple[int, ...]
     count: int
     seconds: float
+    loading: bool
     onset: float
     steps: int
     share: float
@@ -127,9 +134,9 @@ class Stalls:
             last.step, last.ended, last.seconds = self._step, ended, last.seconds + seconds
             return False
         as_long = frozenset(np.flatnonzero(of_machine & (excess >= _AS_LONG * seconds)).tolist())
-        self._stalls.append(
-            _Stall(self._step, ended - float(times.step[rank]), ended, machine, rank, seconds, as_long)
-        )
+        started = ended - float(times.step[rank])
+        loading = bool(times.data[rank] - nan_median(times.data) >= _MOSTLY * seconds)
+        self._stalls.append(_Stall(self._step, started, ended, machine, rank, seconds, loading, as_long))
         return True
 
     def _look(self, now: float) -> Stalling | None:
@@ -158,6 +165,7 @@ class Stalls:
             ranks=self._ranks(machine, rank, own),
             count=len(own),
             seconds=float(np.median([stall.seconds for stall in own])),
+            loading=2 * sum(stall.loading for stall in own) > len(own),
             onset=own[0].started,
             steps=self._step - int(at[0]) + 1,
             share=longer,

@@ -123,12 +123,13 @@ def _timing(aspect: Aspect) -> Timing:
 def suspicion_of(view: JobView, slow: SlowRank, at: float) -> Suspicion:
     """Build a slow rank with all that it rests on."""
     why, rank = view.core.explain(slow), view.roster[slow.rank]
-    kind = "data.loader_slow" if slow.timing == "data" else "straggler.fail_slow"
+    cause = kind = "data.loader_slow" if slow.timing == "data" else "straggler.fail_slow"
     if slow.excursions:
         kind = "straggler.intermittent"
+        cause = cause if slow.timing == "data" else kind
     weight = _weight(slow, why)
     uneven = {"imbalance.workload": _WEIGHT_UNEXPLAINED} if _may_be_work(why) else {}
-    catalogue_id = "data_loading" if kind == "data.loader_slow" else "peer_step"
+    catalogue_id = "data_loading" if slow.timing == "data" else "peer_step"
     return msgspec.structs.replace(
         dated(view, view.subject(rank), kind, catalogue_id=catalogue_id, since=slow.onset, at=at),
         # Separate source ids, so that the end of a stall does not clear slow compute of the same rank.
@@ -149,7 +150,7 @@ def suspicion_of(view: JobView, slow: SlowRank, at: float) -> Suspicion:
             *(_compared(view, slow, why, entry) for entry in why.comparisons),
             *(() if why.offline is None else (_offline(why.offline),)),
         ),
-        hypotheses={kind: weight, **uneven},
+        hypotheses={cause: weight, **uneven},
         ruled_out=why.ruled_out,
         note=_note(slow, why),
     )
@@ -243,7 +244,11 @@ def _note(slow: SlowRank, why: Explanation) -> str:
         parts.append(_of_rest(why))
     if slow.stalled:
         often = f"{slow.excursions} times in the last {slow.steps} steps, for {slow.stalled:.1f} s each"
-        parts.append(f"stalls {often}, as no other machine does: look at its host and at what it does then")
+        where = "in loading, " if slow.timing == "data" else ""
+        look = "its data loader" if slow.timing == "data" else "its host"
+        parts.append(
+            f"stalls {often}, {where}as no other machine does: look at {look} and at what it does then"
+        )
     elif slow.excursions:
         parts.append(f"slow on and off, {slow.excursions} times in the last {slow.steps} steps")
     if slow.peers < _FEW_PEERS and why.role is not None:

@@ -102,6 +102,21 @@ def test_a_node_that_stalls_as_a_whole_is_told_as_the_node(tmp_path):
     assert finding["gpu_hours_lost"] == pytest.approx(32 * longer.max(axis=1).sum() / 3600, rel=0.2)
 
 
+@pytest.mark.parametrize("stalling", [range(5, 6), range(8, 16)], ids=["a rank", "a node"])
+def test_stalls_in_loading_are_told_as_such(tmp_path, stalling):
+    """The action is to look at the loader."""
+    table = synchronous(healthy(steps=500, ranks=32), overhead=0.05)
+    data = np.full_like(table.step, 0.02)
+    data[ONSET::60, list(stalling)] += 6.0
+    step = table.step + data.max(axis=1, keepdims=True)
+    ts = table.ts[0] + np.cumsum(step[:, 0])
+    table = dataclasses.replace(table, data=data, step=step, wait=step - table.compute - data, ts=ts)
+    [finding] = found(tmp_path, table, columns=("compute", "wait", "data"), placed=True)
+    assert finding["kind"] == "straggler.intermittent"
+    assert finding["subject"]["type"] == ("gpu" if len(stalling) == 1 else "node")
+    assert (finding["cause"]["hypothesis"], finding["action"]["code"]) == ("data.loader_slow", "CHECK_DATA")
+
+
 @pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
 def test_a_long_stage_is_a_finding_without_a_rank(tmp_path, coords):
     """The stage is named where coordinates tell of stages."""

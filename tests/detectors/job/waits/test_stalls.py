@@ -63,12 +63,13 @@ def every(period, *ranks, first=150, seconds=5.0):
     ],
 )
 def test_a_rank_that_alone_stalls_again_and_again_is_told(part, parts):
-    """At its fourth or fifth stall, in whatever part of a step it is."""
+    """At its fourth or fifth stall, in whatever part of a step it is; that it is loading, where it is."""
     (first, *_), last = told(every(50, CULPRIT), part=part, parts=parts)
     number, found = first
     assert number in (150 + 3 * 50, 150 + 4 * 50)
     assert (found.ranks, found.count) == ((CULPRIT,), 1 + (number - 150) // 50)
     assert found.seconds == pytest.approx(5.0, abs=0.1)
+    assert found.loading == (part == "data")
     assert last.share == pytest.approx(5.0 / (50 * 0.55), abs=0.05)
 
 

@@ -97,6 +97,9 @@ _RECENT = 10
 # Chosen, of what a rank was slow by when it was found: from here on it still is (``alternatives``).
 _STILL = 0.5
 
+# Chosen: from here on what slows compute is what slows loading too.
+_MUCH_MORE = 2.0
+
 # Smallest slowdowns looked for without a change to see, and while roles are unknown. Chosen: each of them is
 # within what healthy ranks show for good in that case.
 _LASTING_EFFECT = 0.05
@@ -453,6 +456,7 @@ class StragglerDetector:
             confirmed += self._mates.found(self.ratios, channel, confirmed, self._pass_together)
             confirmed += slow_with(self.ratios, channel, confirmed, self._together, self._moving.visited)
         elif timing == "data":
+            confirmed = [found for found in confirmed if not self._computes_slower(found)]
             machines = [kind for kind in self._together if not kind.wait]
             confirmed += slow_with(self.ratios, channel, confirmed, machines, [], timing=timing)
         elif timing == "rest":
@@ -471,6 +475,15 @@ class StragglerDetector:
                 if group is not None and group.may_wait and group.leader < 0:
                     group.leader = self._slowest(group, self.ratios.settled - group.began)
         return slow
+
+    def _computes_slower(self, found: Candidate) -> bool:
+        """Return whether a rank that loads longer has been slower in compute since then, by far more: on a
+        host short of processors its loader is slow as well."""
+        channel = self.channels["compute"]
+        if not channel.rising[found.rank]:
+            return False
+        x = deviations(self.ratios, channel, "compute", found.steps, lasting=found.lasting)
+        return float(nan_median(x[:, found.rank])) >= _MUCH_MORE * found.size
 
     def _slowest(self, group: RankGroup, steps: int) -> int:
         """Return the rank of a group that is clearly slower than the others for ``steps``, else -1."""

@@ -388,6 +388,20 @@ def test_independent_long_waits_of_few_loaders_accuse_none():
         assert slow_while_loading(work, data, on_node=8, roles=np.arange(32) // 8) == set()
 
 
+@pytest.mark.parametrize(
+    ("longer", "timings"), [(0.02, {"compute"}), (0.2, {"compute", "data"})], ids=["a little", "as much"]
+)
+def test_a_host_that_computes_slower_by_far_more_than_it_loads_is_no_slow_loader(longer, timings):
+    """Its processors are short for both."""
+    rng = np.random.default_rng(5)
+    work = np.exp(0.008 * rng.normal(size=(220, 32)))
+    data = 0.003 * np.exp(0.5 * rng.normal(size=(220, 32)))
+    work[150:, 8:16] *= 1.0 + 0.15 * rng.gamma(2, 0.5, (70, 8))
+    data[150:, 8:16] += longer * rng.gamma(4, 0.25, (70, 8))
+    found = slow_while_loading(work, data, on_node=8)
+    assert found == {(timing, rank) for timing in timings for rank in range(8, 16)}
+
+
 def loads(seed):
     """Return work and loading [steps, ranks] of 19 ranks, 16 of them on one machine."""
     rng = np.random.default_rng(seed)

@@ -77,9 +77,11 @@ KINDS: dict[str, Kind] = {
             "`imbalance.model` (the ranks on one GPU model), `imbalance.machine` (all ranks of some nodes, "
             "which the finding names; beside `imbalance.stage` where no coordinates are known and they stand "
             "as a stage does), `imbalance.position` (all ranks at one place of the layers became slow), "
-            "`imbalance.workload`, `congestion`, `group` (the transfers of one parallel group, or of a stage "
-            "or another part of the ranks, have become slow, and the others wait), `data` (most ranks wait "
-            "longer for data: `CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what), "
+            "`imbalance.workload`, `congestion` (the transfers of all ranks have become slow, or are so "
+            "again and again, in single steps that cost the job 5 % and more), `group` (the transfers of one "
+            "parallel group, or of a stage or another part of the ranks, have become slow, and the others "
+            "wait), `data` (most ranks wait longer for data: `CHECK_DATA`), `unmeasured` (all wait longer, "
+            "or in such steps, and no column shows for what), "
             "`between_steps` (from the end of a step to the start of the next it takes longer: loading of "
             "data, checkpoints or logging outside the timed step); "
             "[several at once](#several-causes-of-a-slow-job) are "
@@ -460,7 +462,7 @@ KINDS: dict[str, Kind] = {
         ),
     ),
     "congestion": Kind(
-        title="{place} transfers {ratio} slower than before; no machine stands out",
+        title="{place} transfers {ratio} slower {since}; no machine stands out",
         severity="info",
         action="CHECK_NETWORK",
         text="Look at the switches and links between the nodes of the job: all of its ranks transfer slower.",

@@ -29,6 +29,7 @@ def title(
     by_nodes: bool = False,
     model: str | None = None,
     nodes: str | None = None,
+    single_steps: bool = False,
 ) -> str:
     """Return the title, cut to 120 characters and without control characters.
 
@@ -36,7 +37,8 @@ def title(
     ``peer`` is what ``peers`` counts; ``own_past``: it is slower than it was, and not than they are.
     ``awaited``: the ranks that a stopped job waits for, ascending; ``stops``: how often it has stopped;
     ``by_nodes``: only its nodes show that.
-    ``model``, ``nodes``: the GPU model, or the nodes, that set a slow group of ranks apart.
+    ``model``, ``nodes``: the GPU model, or the nodes, that set a slow group of ranks apart;
+    ``single_steps``: it is slow in these.
     """
     row, why = kind_of(kind), kind_of(hypothesis or "")
     if row.no_culprit and why.reported_as != "finding" and why.title is not None:
@@ -50,6 +52,7 @@ def title(
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
         peers="it was" if own_past else _count(peers, peer),
         missing=_missing(awaited, by_nodes=by_nodes),
+        since="again and again" if single_steps else "than before",
         again=f" {stops} times" if stops > 1 else "",
     )
     text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")

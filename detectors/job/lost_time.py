@@ -203,6 +203,15 @@ class LostTime(Generic[K]):
                 self._explained = self._explains(self._charged.last(_DOUBT_STEPS))
         return account.cost(at)
 
+    def charge_steps(self, key: K, gpu_seconds: float, at: float, *, onset: float) -> Cost:
+        """Return what ``key`` has cost up to ``at``, where the steps since its onset show by themselves what
+        they lost: these are taken without that."""
+        if key not in self._open:
+            self._open[key] = _Account(has_past=False, of_rank=False)
+            self._open[key].marks.append((onset, 0.0))
+        self._open[key].total = gpu_seconds
+        return self._open[key].cost(at)
+
     def _note(self, account: _Account, slowdown: Slowdown) -> None:
         before = account.excess
         account.note(slowdown)

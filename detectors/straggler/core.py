@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from detectors.changepoint.offline_segmentation import OfflineCheck
 from detectors.job.job_wide import JobWide
+from detectors.job.waits.flapping import Flapping
 from detectors.job.waits.slow_network import SlowNetwork
 from detectors.peers.job_kind import Kind
 from detectors.peers.places.attempt_before import AttemptBefore
@@ -159,8 +160,8 @@ class StepResult:
     """What one step gave rise to: ranks newly ``slow``, ranks slow on and off (``intermittent``, repeated
     while so), slowness that has ended (``recovered``: timing and rank), ranks whose slowness in compute has
     turned out to be work that wanders (``excused``, in the next step recovered), what is unequal in the job
-    as a whole, and whether its ``network``, or the ``rings`` of a part of its ranks, became slow or
-    recovered."""
+    as a whole, whether its ``network``, or the ``rings`` of a part of its ranks, became slow or recovered,
+    and whether its transfers are ``flapping`` (repeated while so)."""
 
     slow: tuple[SlowRank, ...] = ()
     intermittent: tuple[SlowRank, ...] = ()
@@ -171,6 +172,7 @@ class StepResult:
     network_recovered: bool = False
     rings: SlowNetwork | None = None
     rings_recovered: bool = False
+    flapping: Flapping | None = None
 
 
 class DecisionCore(Protocol):

@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.job.job_wide import JobWideWatch
+from detectors.job.waits.flapping import FlappingTransfers
 from detectors.job.waits.slow_network import NetworkWatch
 from detectors.job.waits.slow_rings import RingsWatch
 from detectors.job.waits.stalls import Stalls
@@ -150,6 +151,7 @@ class StragglerDetector:
         self._shared_work = shared_work
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network, self._rings = NetworkWatch(), RingsWatch()
+        self._flapping = FlappingTransfers()
         self._stalls = Stalls(self.ratios.nodes.index)
         self._moving = MovingSlowness(ranks, shared_work)
         self._excused: list[int] = []
@@ -183,6 +185,7 @@ class StragglerDetector:
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network, self._rings = NetworkWatch(), RingsWatch()
+            self._flapping = FlappingTransfers()
             self._stalls = Stalls(ratios.nodes.index)
             self._moving = MovingSlowness(ratios.ranks, self._shared_work)
             self._groups = SlowGroups(self._families)
@@ -214,6 +217,8 @@ class StragglerDetector:
         self._excused = self._moving.excuse(self.channels["compute"])
         slow += self._follow_groups()
         network, rings = self._network.update(ratios), self._rings.update(ratios)
+        if not ratios.asynchronous:
+            self._flapping.update(times)
         return StepResult(
             slow=tuple(slow),
             intermittent=(*self._intermittent(), *self._stalling(times)),
@@ -229,6 +234,7 @@ class StragglerDetector:
             network_recovered=self._network.gone,
             rings=rings,
             rings_recovered=self._rings.gone,
+            flapping=None if ratios.asynchronous else self._flapping.found,
         )
 
     def is_alone(self, timing: Timing, rank: int) -> bool:

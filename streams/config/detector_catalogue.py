@@ -32,7 +32,9 @@ DETECTORS = (
     Detector("workload", "work that differs between ranks from step to step"),
     Detector("shared_wait", "waits of all ranks that became longer: for data, or unexplained"),
     Detector(
-        "congestion", "transfers that take longer for all ranks of a job, or a part that the others wait for"
+        "congestion",
+        "transfers that take longer for all ranks of a job, also in single steps again and again, or for a "
+        "part that the others wait for",
     ),
     Detector("group_votes", "parallel groups that transfer more slowly than the others"),
     Detector("hang", "jobs without progress"),

@@ -12,14 +12,14 @@ class Aspect:
     (``roster``) changes, or the ``job`` ends. The end of the job ends all but those that ``outlast_job``: no
     recovery of the machine has been seen then.
     ``cost`` is what slow steps are charged by: the excess of one ``rank``, the job's ``past``, or ``even``
-    work; ``between``: the time between them, by the job's past; None: they cost nothing by themselves, or
-    stop the job.
+    work; ``between``: the time between them, by the job's past; ``steps``: what single steps took longer;
+    None: they cost nothing by themselves, or stop the job.
     """
 
     name: str
     ends_with: Literal["rank", "roster", "job"] = "job"
     outlast_job: bool = False
-    cost: Literal["rank", "past", "even", "between"] | None = None
+    cost: Literal["rank", "past", "even", "between", "steps"] | None = None
 
 
 Key = tuple[Aspect, int]

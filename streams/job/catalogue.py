@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from streams.job.config import JobStageConfig
 from streams.job.detector import JobDetector
+from streams.job.detectors.flapping import FlappingDetector
 from streams.job.detectors.group_transfers import GroupTransfers
 from streams.job.detectors.job_slowness import JobSlownessDetector
 from streams.job.detectors.loss import LossDetector
@@ -18,6 +19,7 @@ JOB_DETECTORS: list[Callable[[JobStageConfig], JobDetector]] = [
     SlowGroups,
     IntermittentRanks,
     SlowNetworkDetector,
+    FlappingDetector,
     JobSlownessDetector,
     MissingRanks,
     GroupTransfers,

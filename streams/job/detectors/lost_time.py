@@ -11,6 +11,7 @@ from detectors.job.steps_taken import LAST_RANKS, LastRanks
 from detectors.robust import Floats, nan_median
 from slowrank.telemetry import Lost, Suspicion
 from streams.job.aspect import Key
+from streams.job.detectors.flapping import FLAPPING
 from streams.job.detectors.slow_ranks import COMPUTE, INTERMITTENT, STALLING
 from streams.job.rows.step_aligner import Step
 from streams.job.rows.step_rows import SECONDS
@@ -46,6 +47,8 @@ class JobCosts:
         self._open: set[Key] = set()
         self._roster: tuple[int, ...] = ()
         self._machines: dict[str, frozenset[int]] = {}
+        # What long transfers have lost since their onset, [s] and [GPU-s].
+        self._flapped, self._flapped_gpus = 0.0, 0.0
 
     def restart(self, *, new_run: bool) -> None:
         """Go on with the accounts: a restart does not mend what is slow."""
@@ -68,6 +71,7 @@ class JobCosts:
         in_step, work = not view.core.asynchronous, _work(step.values[_COMPUTE])
         last = _last_ranks(step) if view.core.alike and len(step.ranks) >= view.world_size else ()
         at, gpus = step.closed_at, view.gpus
+        seconds -= self._flapping(view)
         self._lost.step(seconds, work, at, gpus=gpus, in_step=in_step, last=last)
         # As if the step were the work: only what is longer around it is lost here.
         whole = seconds + view.result.job_wide.between
@@ -85,11 +89,22 @@ class JobCosts:
             self._open.remove(key)
             lost = Lost(gpu_seconds=round(accounts.close(key, s.ts), 3), gpus=0.0)
             return msgspec.structs.replace(s, lost=lost)
-        on_and_off = (INTERMITTENT, key[1]) in self._open
-        cost = accounts.charge(key, self._slowdown(key, s), s.ts, on_and_off=on_and_off)
+        if key[0].cost == "steps":
+            cost = accounts.charge_steps(key, self._flapped_gpus, s.ts, onset=s.onset_lo or s.onset)
+        else:
+            on_and_off = (INTERMITTENT, key[1]) in self._open
+            cost = accounts.charge(key, self._slowdown(key, s), s.ts, on_and_off=on_and_off)
         self._open.add(key)
         lost = Lost(gpu_seconds=round(cost.gpu_seconds, 3), gpus=round(cost.gpus, 4))
         return msgspec.structs.replace(s, lost=lost)
+
+    def _flapping(self, view: JobView) -> float:
+        """Return what transfers that are long again and again lost in this step, once they are charged."""
+        found, before = view.result.flapping, self._flapped
+        self._flapped = 0.0 if found is None else found.lost
+        longer = max(self._flapped - before, 0.0)
+        self._flapped_gpus = longer * view.gpus + (self._flapped_gpus if before else 0.0)
+        return longer if any(aspect == FLAPPING for aspect, _ in self._open) else 0.0
 
     def _slowdown(self, key: Key, s: Suspicion) -> Slowdown:
         aspect, rank = key

@@ -154,6 +154,37 @@ def test_transfers_that_become_slower_beside_uneven_work_have_their_own_onset_an
     assert transfers["gpu_hours_lost"] == pytest.approx(truth, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    ("columns", "cause"),
+    [
+        (("compute", "wait", "comm"), "congestion"),
+        (("compute", "comm"), "congestion"),
+        (("compute", "wait"), "unmeasured"),
+    ],
+)
+def test_transfers_that_are_long_in_single_steps_are_one_finding(tmp_path, columns, cause):
+    """As over a link that flaps, in one step of eight; with what these steps took longer as its cost."""
+    table = synchronous(healthy(steps=400))
+    long = np.flatnonzero(np.random.default_rng(4).random(400 - ONSET) < 0.12) + ONSET
+    comm = np.full_like(table.compute, 0.1)
+    comm[long] += 0.9
+    step = table.step + comm
+    waits = table.step - table.compute
+    table = dataclasses.replace(
+        table,
+        comm=comm if "wait" in columns else comm + waits,
+        step=step,
+        ts=table.ts[0] + np.cumsum(step[:, 0]),
+    )
+    [finding] = found(tmp_path, table, columns=columns)
+    assert (finding["kind"], finding["cause"]["hypothesis"]) == ("straggler.job_wide", cause)
+    assert (finding["severity"], finding["status"]) == ("warning", "open")
+    assert ("again and again" in finding["title"]) == (cause == "congestion")
+    assert abs(seconds_of(finding["onset"]) - table.ts[long[0]]) < 1.0
+    assert finding["gpu_hours_lost"] == pytest.approx(RANKS * 0.9 * len(long) / 3600, rel=0.1)
+    assert finding["job_slowdown_ratio"] == pytest.approx(1.0 + 0.12 * 0.9 / 1.1, abs=0.03)
+
+
 @pytest.mark.parametrize(("columns", "cause"), [(("compute", "data"), "data"), (("compute",), "unmeasured")])
 def test_a_wait_of_all_ranks_is_a_finding_without_a_rank(tmp_path, columns, cause):
     """It says since when, what it costs, and where to look."""

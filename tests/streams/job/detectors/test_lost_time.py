@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from detectors.job.lost_time import LostTime, Slowdown
+from detectors.job.waits.flapping import Flapping
+from detectors.straggler.core import StepResult
 from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import UNKNOWN_NODE, Evidence, Subject, Suspicion
+from streams.job.detectors.flapping import FLAPPING
 from streams.job.detectors.lost_time import JobCosts
 from streams.job.detectors.slow_ranks import COMPUTE, STALLING
 from streams.job.rows.step_aligner import Step
@@ -54,19 +57,23 @@ def suspicion(rank, onset, ts, *, state="raise", ratio=1.5, **changes):
     return Suspicion(**(fields | changes))
 
 
-def charged(made, raised, *, at=150, world_size=0, aspect=COMPUTE):
-    """Return the GPU-seconds of each suspicion of ``raised`` ({rank: ratio}), raised at step ``at``."""
-    lost = JobCosts()
-    view = JobView(
+def view_of(open_, *, world_size=0, flapping=None):
+    return JobView(
         cluster="c",
         job_id="job",
         attempt=0,
         roster=tuple(range(RANKS)),
         identities=dict.fromkeys(range(RANKS), Identity(UNKNOWN_NODE, None, None, (), "")),
         core=StragglerDetector(RANKS, None),
-        open=OpenSuspicions(30.0),
+        open=open_,
+        result=StepResult(flapping=flapping),
         world_size=world_size,
     )
+
+
+def charged(made, raised, *, at=150, world_size=0, aspect=COMPUTE):
+    """Return the GPU-seconds of each suspicion of ``raised`` ({rank: ratio}), raised at step ``at``."""
+    lost, view = JobCosts(), view_of(OpenSuspicions(30.0), world_size=world_size)
     for step in made:
         lost.step(view, step)
         if step.number == at:
@@ -219,3 +226,34 @@ def test_steps_in_which_another_rank_pauses_are_not_charged_to_a_slow_one(waits)
     slow_steps = 100 if waits == "told" else 200
     assert cost is not None
     assert cost.gpu_seconds == pytest.approx(ranks * 0.1 * slow_steps, rel=0.05)
+
+
+def test_long_transfers_cost_what_these_steps_took_longer_and_nothing_else_does():
+    """Every twentieth step takes 6 s for 1 s, found with the third; a rank is slow from before that on."""
+    lost, at, shown = JobCosts(), 140, {FLAPPING: 1.0, COMPUTE: 1.2}
+    seconds = [1.2 + (5.0 if number % 20 == 0 else 0.0) for number in range(200)]
+    for step in steps([1.0] * SLOW_FROM + seconds):
+        found = None
+        if step.number >= at:
+            found = Flapping(
+                idling="transfers",
+                count=3,
+                steps=41,
+                ratio=6.0,
+                seconds=6.0,
+                lost=5.0 * (1 + (step.number - SLOW_FROM) // 20),
+                job_slowdown=1.2,
+                onset_lo=100.0,
+                onset=106.0,
+            )
+        lost.step(view_of(OpenSuspicions(30.0), flapping=found), step)
+        if step.number == at:
+            for aspect, ratio in shown.items():
+                lost.stamped((aspect, 0), suspicion(0, 100.0, step.closed_at, ratio=ratio))
+        elif step.number > at:
+            lost.stamped((FLAPPING, 0), suspicion(0, 100.0, step.closed_at, state="update"))
+    ended = [lost.stamped((a, 0), suspicion(0, 100.0, step.closed_at, state="clear")).lost for a in shown]
+    assert [one.gpu_seconds for one in ended if one] == [
+        pytest.approx(RANKS * 10 * 5.0),
+        pytest.approx(RANKS * (200 - 3) * 0.2, rel=0.02),
+    ]

@@ -18,12 +18,14 @@ _NO_PAST = "no values of before the onset are at hand"
 class Source:
     """The ``latest`` suspicion that a source raised, and ``until`` when: infinite while it has not cleared.
 
-    ``confirmed``: steps were slow when what it shows began, or while it lasted.
+    ``confirmed``: steps were slow when what it shows began, or while it lasted. ``cleared``: its detector
+    said that it is over, so that what it raises next is on another account.
     """
 
     latest: Suspicion
     until: float = math.inf
     confirmed: bool = False
+    cleared: bool = False
 
     @property
     def active(self) -> bool:
@@ -105,13 +107,13 @@ def with_confirmed(
 def new_loss(source: Source | None, s: Suspicion) -> float:
     """Return the GPU-hours of slow steps in ``s`` that its ``source`` has not reported before.
 
-    A suspicion has the total since its onset. Where the onset moved back before the last report, as after a
-    restart of the detector, only the share since that report is new.
+    A suspicion has the total since its onset, less what it reported before it cleared. Where the onset moved
+    back before the last report, as after a restart of the detector, only the share since that report is new.
     """
     if s.lost is None:
         return 0.0
     total, before = s.lost.gpu_seconds / 3600.0, None if source is None else source.latest
-    if source is None or before is None or before.lost is None:
+    if source is None or before is None or before.lost is None or source.cleared:
         return total
     if before.onset == s.onset:
         return total - before.lost.gpu_seconds / 3600.0

@@ -134,7 +134,7 @@ def _cleared(case: Case, s: Suspicion) -> Case:
     case = case.moved(s.ts)
     if name not in case.sources or not case.sources[name].active:
         return case
-    sources = {**case.sources, name: replace(case.sources[name], until=s.ts)}
+    sources = {**case.sources, name: replace(case.sources[name], until=s.ts, cleared=True)}
     lost = case.account.lost + new_loss(case.sources[name], s)
     account = replace(case.account, lost=lost, rate=loss_rate(sources.values()))
     cleared_at = None if any(source.active for source in sources.values()) else s.ts

@@ -219,7 +219,7 @@ class LostTime(Generic[K]):
             # A ramp: the steps since the last report were bounded by what it explained then.
             reported_at, _ = account.marks[-1]
             for taken in self._charged.take(self._charged.since(reported_at)):
-                self._charged.append(self._charge(taken, [account], again=True))
+                self._charged.append(self._charge(taken, [account]))
 
     def close(self, key: K, at: float) -> float:
         """Return the GPU-seconds that ``key`` has cost, and charge it no more."""
@@ -243,10 +243,10 @@ class LostTime(Generic[K]):
         if slowdown.rank is not None and self._in_step:
             account.rank, account.with_it = slowdown.rank, slowdown.with_it | {slowdown.rank}
         account.note(slowdown)
-        others = self._with_past() if changed else [a for a in self._open.values() if not a.has_past]
         if changed:
-            since = self._take_since(slowdown.onset_lo, alone=not others)
-            if not others:
+            alone = not self._with_past()
+            since = self._take_since(slowdown.onset_lo, alone=alone)
+            if alone:
                 self._pace = _pace(self._healthy, account.excess if account.of_rank else _PAUSE)
             if math.isnan(self._pace.seconds):
                 # Too few healthy steps: the ratio to the peers must do, and the steps go back.
@@ -264,11 +264,14 @@ class LostTime(Generic[K]):
         # The onset may lie within a step, all of which is charged: the rate counts from the start of that
         # step. That of a rank that is slow on and off counts the time between, too.
         onset = slowdown.onset
+        if not changed:
+            # What came back was on its own account until it was gone.
+            onset = max([onset, *(taken.ts for taken in since if taken.paid_always)])
         began = next((taken.ts - taken.seconds for taken in since if taken.ts > onset), onset)
         first, before = min(began, onset, at - (RATE_SECONDS if on_and_off else 0.0)), 0.0
         kept = self._charged if changed else self._healthy
         for taken in since:
-            kept.append(self._charge(taken, [account], again=bool(others)))
+            kept.append(self._charge(taken, [account]))
             before = max(account.total, 0.0) if taken.ts <= first else before
         account.marks.append((first, before))
         return account
@@ -280,9 +283,9 @@ class LostTime(Generic[K]):
         lead = min(LEAD_STEPS if alone or since else 0, len(self._healthy) - since - _LEAST_STEPS)
         return self._healthy.take(since + max(lead, 0))
 
-    def _charge(self, taken: Taken, accounts: Iterable[_Account], *, again: bool = False) -> Taken:
-        """Put what a step took longer on the accounts, each second on one of them only; return the step as it
-        is to be kept. ``again``: others have been charged for it before."""
+    def _charge(self, taken: Taken, accounts: Iterable[_Account]) -> Taken:
+        """Put what a step took longer on the accounts, each second on one of them only, less what others have
+        been charged for it before; return the step as it is to be kept."""
         own, healthy = list(accounts), self._pace.seconds * taken.work
         late = self._late(taken, own)
         for account, seconds in late:
@@ -290,7 +293,7 @@ class LostTime(Generic[K]):
         charged = math.fsum(seconds for _, seconds in late)
         if late:
             own = [account for account in own if account.rank is None]
-        past, always = [a for a in own if a.has_past], [a for a in own if not (a.has_past or again)]
+        past, always = [a for a in own if a.has_past], [a for a in own if not a.has_past]
         # What is only suspected pays for nothing that a certain cause explains.
         sure = [a for a in past if a.believed] or past
         parts = _parts(sure, taken, healthy, taken.seconds - healthy - charged)
@@ -299,10 +302,11 @@ class LostTime(Generic[K]):
         paid = taken.paid + charged + math.fsum(parts)
         # What the accounts with a past have paid is taken off the step before the others share it.
         left = (taken.seconds - max(paid, 0.0)) / taken.seconds
-        claims = [account.seconds(taken, healthy) for account in always]
+        claims = [left * account.seconds(taken, healthy) for account in always]
+        claims = [max(claim - taken.paid_always, 0.0) for claim in claims]
         for account, seconds in zip(always, layers(claims), strict=True):
-            account.total += taken.gpus * left * seconds
-        return replace(taken, paid=paid)
+            account.total += taken.gpus * seconds
+        return replace(taken, paid=paid, paid_always=taken.paid_always + max(claims, default=0.0))
 
     def _late(self, taken: Taken, accounts: Iterable[_Account]) -> list[tuple[_Account, float]]:
         """Return what each account of a rank pays of a step for being late; none where that does not show."""

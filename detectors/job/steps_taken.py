@@ -15,7 +15,7 @@ LAST_RANKS = 9
 
 # Values that are kept of a step beside its last ranks, and steps that are kept beyond ``KEPT_STEPS``: cutting
 # the front at every step would copy all of them each time.
-_FIELDS, _SPARE_STEPS = 5, 64
+_FIELDS, _SPARE_STEPS = 6, 64
 
 LastRanks = tuple[tuple[int, float], ...]
 """Ranks with their own seconds in a step, all but waiting: the last one to finish first."""
@@ -25,7 +25,8 @@ LastRanks = tuple[tuple[int, float], ...]
 class Taken:
     """A step that ended at ``ts`` and took ``seconds`` of ``gpus``, with ``work`` [s] by its healthy ranks.
 
-    ``paid``: seconds of it that are on accounts already. ``last``: empty where they are not known.
+    ``paid``: seconds of it that are on accounts already; ``paid_always``: those on accounts without a past,
+    beside it. ``last``: empty where they are not known.
     """
 
     ts: float
@@ -34,10 +35,11 @@ class Taken:
     gpus: int
     paid: float = 0.0
     last: LastRanks = ()
+    paid_always: float = 0.0
 
 
 class StepsTaken:
-    """The latest steps, ``KEPT_STEPS`` and some more, in 112 bytes each."""
+    """The latest steps, ``KEPT_STEPS`` and some more, in 120 bytes each."""
 
     def __init__(self) -> None:
         self._values = array("d")
@@ -49,7 +51,8 @@ class StepsTaken:
 
     def append(self, taken: Taken) -> None:
         """Keep a step, the latest."""
-        self._values.extend((taken.ts, taken.seconds, taken.work, taken.gpus, taken.paid))
+        paid = taken.paid, taken.paid_always
+        self._values.extend((taken.ts, taken.seconds, taken.work, taken.gpus, *paid))
         last = taken.last[:LAST_RANKS]
         self._last.extend(chain(chain.from_iterable(last), repeat(math.nan, 2 * (LAST_RANKS - len(last)))))
         if len(self) > KEPT_STEPS + _SPARE_STEPS:
@@ -63,8 +66,8 @@ class StepsTaken:
         values = _in_parts(self._values[-_FIELDS * steps :], _FIELDS)
         ranks = _in_parts(self._last[-2 * LAST_RANKS * steps :], 2 * LAST_RANKS)
         return [
-            Taken(ts, seconds, work, int(gpus), paid, _known(last))
-            for (ts, seconds, work, gpus, paid), last in zip(values, ranks, strict=True)
+            Taken(ts, seconds, work, int(gpus), paid, _known(last), always)
+            for (ts, seconds, work, gpus, paid, always), last in zip(values, ranks, strict=True)
         ]
 
     def take(self, steps: int) -> list[Taken]:

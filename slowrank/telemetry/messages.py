@@ -38,7 +38,8 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cause has cost its job since the onset, and ``gpus``: GPU-seconds a second at present."""
+    """What a cause has cost its job since the onset and was not reported before it was raised, and ``gpus``:
+    GPU-seconds a second at present."""
 
     gpu_seconds: float
     gpus: float

@@ -88,6 +88,20 @@ def test_uneven_work_that_changes_its_name_stays_one_finding(first, then):
     assert (key, cause) == ("straggler.job_wide", next(iter(then)))
 
 
+@pytest.mark.parametrize("onset", [0.0, 350.0])
+@pytest.mark.parametrize("then", [STAGE, WORKLOAD])
+def test_uneven_work_that_comes_back_costs_its_job_what_is_new(then, onset):
+    """What is raised after it had cleared was not on its account before, whatever onset it has."""
+    said = [
+        slow(300.0, STAGE, onset=0.0, lost=3.0, state="raise"),
+        slow(400.0, STAGE, onset=0.0, lost=4.0, state="clear"),
+        slow(500.0, then, onset=onset, lost=1.0, state="raise"),
+        slow(600.0, then, onset=onset, lost=2.5),
+    ]
+    [(*_, lost, _)] = findings(*said)
+    assert lost == 6.5
+
+
 @pytest.mark.parametrize(
     ("first", "then", "part"), [(NETWORK, GROUP, "transfers"), (UNMEASURED, DATA, "waits")]
 )

@@ -139,3 +139,43 @@ def test_kept_steps_come_back_as_they_were():
     assert kept.since(989.5) == 10
     assert kept.take(10) == steps[-10:]
     assert kept.last(5) == steps[-15:-10]
+
+
+def test_uneven_work_that_comes_back_costs_no_step_twice():
+    """Gone and back three times, dated back to the first step each time, as what looks even for a while is.
+    All of the steps are lost once, at a rate that is that of the last ones."""
+    lost, ts, total = LostTime[str](), 0.0, 0.0
+    uneven = Slowdown(
+        onset=0.0, onset_lo=0.0, ratio=1.2, job_ratio=1.2, of_rank=False, changed=False, believed=True
+    )
+    for number in range(300):
+        ts += STEP
+        lost.step(STEP, STEP, ts, gpus=GPUS, in_step=True)
+        if number % 100 == 50:
+            cost = lost.charge("stage", uneven, ts)
+            assert cost.gpus == pytest.approx(GPUS * (1.0 - 1.0 / 1.2))
+        if number % 100 == 80:
+            total += lost.close("stage", ts)
+    assert total == pytest.approx(281 * STEP * GPUS * (1.0 - 1.0 / 1.2))
+
+
+def test_of_two_causes_in_the_work_the_second_is_charged_what_it_explains_beyond_the_first():
+    """The steps before it was found included."""
+    lost, ts = LostTime[str](), 0.0
+    for number in range(100):
+        ts += STEP
+        lost.step(STEP, STEP, ts, gpus=GPUS, in_step=True)
+        for name, at, ratio in (("stage", 20, 1.25), ("batches", 60, 2.0)):
+            if number == at:
+                uneven = Slowdown(
+                    onset=0.0,
+                    onset_lo=0.0,
+                    ratio=ratio,
+                    job_ratio=ratio,
+                    of_rank=False,
+                    changed=False,
+                    believed=True,
+                )
+                lost.charge(name, uneven, ts)
+    both = lost.close("stage", ts), lost.close("batches", ts)
+    assert sum(both) == pytest.approx(100 * STEP * GPUS / 2)

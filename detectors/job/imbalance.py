@@ -8,7 +8,8 @@ recorded jobs (What-if analysis, OSDI'25).
 
 *Stage*: with m_g the median compute of stage g in a step, the largest stage is reported where its
 m_g / mean of the others is at least 1.10 in the median and in 90 % of the steps, all its members agree within
-3 % (or twice the dispersion), and the job slowdown is at least 1.05.
+3 % (or twice the dispersion), and the job slowdown is at least 1.05. Once found it lasts while it reaches half
+of that, and its members agree to twice as much.
 
 *Workload*: the lasting part of each rank's log ratio (its median) is taken out of its compute; reported where
 the job slowdown that remains is at least 1.10 and no rank is the slowest in over half of the steps.
@@ -33,6 +34,10 @@ MIN_WORKLOAD_SLOWDOWN = 1.10
 
 # Chosen: more work shows in nearly every step, collections and checkpoints in a few.
 _SHARE_OF_STEPS = 0.9
+
+# Of each bound, what is enough for a stage that has been found to last. Chosen: one at a bound neither comes
+# and goes, nor lasts for long when its work is even again.
+_LASTS = 0.5
 
 # Chosen: members of a stage that differ by more do not do the same work, or one of them is slow itself.
 _MEMBER_SPREAD = 0.03
@@ -69,12 +74,12 @@ def job_slowdown(step_seconds: Floats, compute: Floats) -> float:
 
 
 def stage_imbalance(
-    step_seconds: Floats, compute: Floats, stages: PeerGroups, *, dispersion: float
+    step_seconds: Floats, compute: Floats, stages: PeerGroups, *, dispersion: float, found: int | None = None
 ) -> StageImbalance | None:
     """Return the stage that takes clearly longer than the others in nearly all of the given steps, or None.
 
     ``compute`` is [steps, ranks]. All members of the slow stage must agree: one slow member is a slow rank,
-    not a slow stage.
+    not a slow stage. ``found``: the stage that was reported before, None if none was.
     """
     if stages.members.shape[0] < 2:
         return None
@@ -87,14 +92,17 @@ def stage_imbalance(
     slow = int(usual.argmax())
     others = np.delete(medians, slow, axis=1)
     ratio = float(np.median(medians[:, slow] / others.mean(axis=1)))
-    persistent = np.mean(medians[:, slow] >= MIN_STAGE_RATIO * others.mean(axis=1))
-    if ratio < MIN_STAGE_RATIO or persistent < _SHARE_OF_STEPS:
+    share = _LASTS if slow == found else 1.0
+    least = 1.0 + share * (MIN_STAGE_RATIO - 1.0)
+    persistent = np.mean(medians[:, slow] >= least * others.mean(axis=1))
+    if ratio < least or persistent < _SHARE_OF_STEPS:
         return None
     members = nan_median(compute[:, stages.members[slow][stages.members[slow] >= 0]], axis=0)
-    if np.ptp(members) > max(_MEMBER_SPREAD, 2 * dispersion) * usual[slow]:
+    if share * np.ptp(members) > max(_MEMBER_SPREAD, 2 * dispersion) * usual[slow]:
         return None
     slowdown = job_slowdown(step_seconds, compute)
-    return StageImbalance(slow, ratio, slowdown) if slowdown >= MIN_JOB_SLOWDOWN else None
+    least = 1.0 + share * (MIN_JOB_SLOWDOWN - 1.0)
+    return StageImbalance(slow, ratio, slowdown) if slowdown >= least else None
 
 
 def stage_ratio(compute: Floats, stages: PeerGroups, group: int) -> Floats:

@@ -105,7 +105,8 @@ class JobWideWatch:
 
     def __init__(self, capacity: int) -> None:
         self._absent = dict.fromkeys(_LOOKS_GONE, 0)
-        self._position: JobSlowness | None = None
+        # What was found of these kinds, until it is gone.
+        self._before: dict[Slowness, JobSlowness | None] = {"stage": None, "position": None}
         self._waits: dict[Wait, SharedWaitWatch] = {
             wait: SharedWaitWatch(wait, capacity) for wait in ("input", "unmeasured", "between")
         }
@@ -128,8 +129,9 @@ class JobWideWatch:
         looks["between"] = _waiting(ratios, "between", self._waits["between"])
         for kind, found in looks.items():
             self._absent[kind] = 0 if found else self._absent[kind] + 1
-        if "position" in looks and (looks["position"] or self._absent["position"] >= _LOOKS_GONE["position"]):
-            self._position = looks["position"]
+        for kind in self._before.keys() & looks.keys():
+            if looks[kind] or self._absent[kind] >= _LOOKS_GONE[kind]:
+                self._before[kind] = looks[kind]
         return JobWide(
             present=tuple(found for found in looks.values() if found),
             gone=tuple(kind for kind in looks if self._absent[kind] >= _LOOKS_GONE[kind]),
@@ -140,10 +142,11 @@ class JobWideWatch:
         self, ratios: Ratios, slow: Bools, suspected: Bools, visited: Sequence[int]
     ) -> dict[Slowness, JobSlowness | None]:
         """Return what the last steps show of each kind that was looked for within them."""
-        looks: dict[Slowness, JobSlowness | None] = {"stage": _stage(ratios, slow), "position": None}
+        looks: dict[Slowness, JobSlowness | None] = {"position": None}
+        looks["stage"] = _stage(ratios, slow, before=self._before["stage"])
         looks["wandering"] = _wandering(ratios, slow, visited) if len(visited) else None
         if (suspected & ~slow).any():
-            looks["position"] = _slow_position(ratios, slow, before=self._position)
+            looks["position"] = _slow_position(ratios, slow, before=self._before["position"])
         looks["input"], looks["unmeasured"] = (
             _waiting(ratios, wait, self._waits[wait]) for wait in ("input", "unmeasured")
         )
@@ -207,15 +210,24 @@ def _of_roles(ratios: Ratios, steps: int) -> Floats:
     return seconds
 
 
-def _stage(ratios: Ratios, slow: Bools) -> JobSlowness | None:
+def _number_of(members: Ints, groups: PeerGroups) -> int | None:
+    """Return the group of these ``members``, None if it is none any more: groups may be learnt anew."""
+    same = (g for g, own in enumerate(groups.members) if np.array_equal(own[own >= 0], members))
+    return next(same, None)
+
+
+def _stage(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -> JobSlowness | None:
+    """Return the stage that has more work; ``before`` is what was found already."""
     step = nan_median(ratios.history.last("step", _STEPS), axis=1)
     latest = np.where(slow, np.nan, ratios.history.last("compute", _STEPS))
-    found = stage_imbalance(step, latest, ratios.comparison.groups, dispersion=ratios.kind.dispersion)
+    groups, dispersion = ratios.comparison.groups, ratios.kind.dispersion
+    number = None if before is None or before.stage is None else _number_of(before.stage.members, groups)
+    found = stage_imbalance(step, latest, groups, dispersion=dispersion, found=number)
     if found is None:
         return None
     seconds = np.where(slow, np.nan, ratios.history.last("compute", ratios.settled))
-    high = stage_ratio(seconds, ratios.comparison.groups, found.group) >= MIN_STAGE_RATIO
-    members = ratios.comparison.groups.members[found.group]
+    high = stage_ratio(seconds, groups, found.group) >= MIN_STAGE_RATIO
+    members = groups.members[found.group]
     members = members[members >= 0]
     usual = float(nan_median(ratios.history.last("compute", _STAGE_STEPS)[:, members].ravel()))
     stage = SlowStage(found.group, members, found.ratio, usual)

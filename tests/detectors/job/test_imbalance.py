@@ -85,6 +85,20 @@ def test_members_of_a_long_stage_agree(members, dispersion, found):
     assert (results is not None) == found
 
 
+@pytest.mark.parametrize(
+    ("factor", "apart", "lasts"),
+    [(1.08, 0.0, True), (1.12, 0.05, True), (1.04, 0.0, False), (1.3, 0.1, False)],
+)
+def test_a_stage_that_was_found_lasts_until_it_is_clearly_gone(factor, apart, lasts):
+    """One that is near a bound neither comes and goes, nor does it keep another: half of each is enough."""
+    compute = np.ones((40, 16))
+    compute[:, 12:] = factor
+    compute[:, 15] *= 1 + apart
+    step = compute.max(axis=1)
+    found = [stage_imbalance(step, compute, STAGES, dispersion=0.01, found=n) for n in (3, 2, None)]
+    assert [f is not None for f in found] == [lasts, False, False]
+
+
 def test_stages_are_compared_in_steps_in_which_all_were_read():
     """A stage without times in some steps is judged by the others; in all of them, by none."""
     compute = 3.0 * work(0.01)

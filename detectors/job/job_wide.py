@@ -150,8 +150,8 @@ class JobWideWatch:
         looks["input"], looks["unmeasured"] = (
             _waiting(ratios, wait, self._waits[wait]) for wait in ("input", "unmeasured")
         )
-        if ratios.settled >= _WORKLOAD_STEPS[0] and not slow.any():
-            looks["workload"] = _workload(ratios)
+        if ratios.settled >= _WORKLOAD_STEPS[0]:
+            looks["workload"] = _workload(ratios, slow)
         return looks
 
 
@@ -234,16 +234,18 @@ def _stage(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -> JobSlo
     return JobSlowness("stage", found.job_slowdown, *_since(ratios, high), stage=stage)
 
 
-def _workload(ratios: Ratios) -> JobSlowness | None:
+def _workload(ratios: Ratios, slow: Bools) -> JobSlowness | None:
     n = min(ratios.settled, _WORKLOAD_STEPS[1])
-    raw = ratios.raw_role(n)
+    raw = np.where(slow, np.nan, ratios.raw_role(n))
     if classify(raw).kind != "variable":
         return None
-    seconds, step = ratios.history.last("compute", n), nan_median(ratios.history.last("step", n), axis=1)
+    seconds = np.where(slow, np.nan, ratios.history.last("compute", n))
+    step = nan_median(ratios.history.last("step", n), axis=1)
     costs = workload_imbalance(step, seconds, raw)
     if costs is None:
         return None
-    spread = 1.4826 * nan_median(np.abs(ratios.raw_role(ratios.settled)), axis=1)
+    every = np.where(slow, np.nan, ratios.raw_role(ratios.settled))
+    spread = 1.4826 * nan_median(np.abs(every), axis=1)
     return JobSlowness(
         "workload",
         costs,

@@ -223,6 +223,19 @@ def test_finds_the_rank_that_is_always_slow_in_packed_work(factor, within):
     assert steps_between(table, table.ts[120], found[5].ts) <= within
 
 
+def test_uneven_work_goes_on_beside_a_slow_rank():
+    """It is reported until the last step, at about the same cost an hour, and the rank as well."""
+    work = packed(steps=260, seed=2)
+    work[120:, 5] *= 1.2
+    table = synchronous(work)
+    reported = [s for s in run(table) if s.lost is not None and s.state != "clear"]
+    for about in ("job", "rank"):
+        latest = [s for s in reported if s.subject.type == about][-1]
+        assert steps_between(table, latest.ts, table.ts[-1]) <= 35
+    uneven = [s.lost.gpus for s in reported if s.subject.type == "job" and s.lost is not None]
+    assert uneven[-1] == pytest.approx(uneven[0], rel=0.3)
+
+
 def test_token_counts_make_small_faults_visible_in_packed_work():
     """With tokens given, 5 % is found within thirty steps although steps differ by 15 %."""
     rng = np.random.default_rng(12)

@@ -106,7 +106,8 @@ def related(a: Case, b: Case, config: FindingConfig) -> bool:
     """Return whether two cases of one scope have one cause.
 
     Either they began together, or the later one is a symptom that began while the earlier, a defect,
-    was still there. Uneven work of a job explains nothing else that makes it slow.
+    was still there. Uneven work of a job explains nothing else that makes it slow or stops it, nor the
+    other way round.
     """
     # The times first, which cost least: each case of a scope is compared with all others.
     return _dates_agree(a, b, config.agree_within_seconds) and same_place(a, b) and not _only_one_uneven(a, b)
@@ -123,11 +124,11 @@ def _dates_agree(a: Case, b: Case, window: float) -> bool:
 
 
 def _only_one_uneven(a: Case, b: Case) -> bool:
-    """Return whether of two cases of slow jobs without a culprit one is about uneven work."""
-    if not (a.rule.no_culprit and b.rule.no_culprit):
+    """Return whether of two cases of jobs that stopped, or are slow without a culprit, one is uneven work."""
+    if not all(case.rule.no_culprit or case.rule.hang for case in (a, b)):
         return False
-    one, two = ({slowed_part(s) for s in case.suspicions()} for case in (a, b))
-    return ("" in one) != ("" in two)
+    one, two = (case.rule.no_culprit and "" in map(slowed_part, case.suspicions()) for case in (a, b))
+    return one != two
 
 
 def _as_planned(case: Case) -> bool:

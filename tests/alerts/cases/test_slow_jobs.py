@@ -2,10 +2,11 @@
 
 from itertools import permutations
 
+import msgspec
 import pytest
 
 from alerts.finding import Finding
-from slowrank.telemetry import Lost, Subject, Suspicion
+from slowrank.telemetry import HangVote, Lost, Subject, Suspicion
 from streams.cluster.stage import FindingStage
 
 T0 = 1_795_160_000.0
@@ -126,6 +127,38 @@ def test_in_whatever_order_they_come_the_findings_are_the_same():
         slow(350.0, NETWORK, onset=280.0, lost=0.75),
     ]
     assert {tuple(findings(*order)) for order in permutations(said)} == {tuple(findings(*said))}
+
+
+@pytest.mark.parametrize("onset", [990.0, 1035.0])
+@pytest.mark.parametrize("work", [STAGE, WORKLOAD])
+def test_uneven_work_is_no_cause_of_a_stop_and_has_its_own_cost(work, onset):
+    """A job that stops at a planned restart, and has it from the first step after that on."""
+    stopped = HangVote(
+        cluster="c",
+        detector="step_progress",
+        family="job",
+        kind="hang.job",
+        state="raise",
+        subject=Subject(type="job", cluster="c", job_id="j1", attempt=0),
+        ts=T0 + 1000.0,
+        onset=T0 + 900.0,
+        onset_lo=T0 + 900.0,
+        onset_hi=T0 + 900.0,
+        score=1.0,
+        log_likelihood_ratio=2.0,
+        gpus=36,
+        signal="no_progress",
+        alone=True,
+    )
+    said = [
+        stopped,
+        msgspec.structs.replace(stopped, state="clear", ts=T0 + 1030.0),
+        slow(1100.0, work, onset=onset, lost=1.0, state="raise"),
+    ]
+    assert findings(*said, until=1100.0) == [
+        ("hang.job", "hang.job", 900.0, 36 * 130.0 / 3600.0, "open"),
+        ("straggler.job_wide", next(iter(work)), onset, 1.0, "open"),
+    ]
 
 
 def test_a_stage_that_coordinates_name_explains_nothing_else():

@@ -140,9 +140,8 @@ def hung(node=None, *, ts, state="raise"):
 
 def job_wide(ts):
     """A job that is slow without a machine that stands out."""
-    return replace(
-        slow(0, ts=ts), kind="straggler.job_wide", subject=Subject(type="job", cluster="c", job_id="j")
-    )
+    subject = Subject(type="job", cluster="c", job_id="j")
+    return replace(slow(0, ts=ts, hypotheses={"data": 5.0}), kind="straggler.job_wide", subject=subject)
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     where = places(likely) if likely else None
     todo = asked_for(why, brief.suspicions)
     if why in ("imbalance.stage", "imbalance.model", "imbalance.machine"):
-        todo, where = slow_group(brief.subject, brief.own)
+        todo, where = slow_group(brief.subject, brief.suspicions)
     next_step = action(
         brief.kind,
         brief.subject,

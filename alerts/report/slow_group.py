@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from alerts.kinds import kind_of
 from alerts.report.title import place_in_text
 from slowrank.telemetry import Subject, Suspicion
 
@@ -45,4 +46,5 @@ def nodes_of(suspicions: Sequence[Suspicion]) -> str | None:
 
 
 def _in_common(suspicions: Sequence[Suspicion]) -> str:
-    return next((e.note for s in suspicions for e in s.evidence if e.note), "")
+    about = (s for s in suspicions if kind_of(s.kind).no_culprit)
+    return next((e.note for s in about for e in s.evidence if e.note), "")

@@ -291,6 +291,14 @@ def test_the_action_fits_what_distinguishes_the_slow_ranks(note, coords, words):
     assert words in found["job"].action.text
 
 
+def test_the_action_is_about_the_ranks_with_more_work_in_whatever_finding():
+    """Not about what the finding's own evidence notes."""
+    (shown,) = slow(3).evidence
+    noted = replace(slow(3), evidence=(replace(shown, note="confirmed in hindsight"),))
+    (found,) = told([noted, of_group("ranks 7,15")])
+    assert {"Look at what ranks 7,15 share" in f.action.text for f in found.values()} == {True}
+
+
 def test_title_and_cause_name_the_gpu_model_as_the_action_does():
     """Ranks on another GPU model carry no more compute: they take longer for as much."""
     (found,) = told([replace(of_group("gpu_model=A100", None), slowdown_ratio=1.6)])

@@ -34,6 +34,9 @@ class Attempt:
         was = self.layout
         if (was.ranks, was.world_size) != (now.ranks, now.world_size):
             return None
+        if {*was.nodes, *now.nodes} == {UNKNOWN_NODE}:
+            # A rank does the work of its number, wherever it runs.
+            return self.learnt
         stayed = [a == b != UNKNOWN_NODE for a, b in zip(was.nodes, now.nodes, strict=True)]
         # A new node takes the ranks of one that has left.
         replaced = all(same or node not in was.nodes for same, node in zip(stayed, now.nodes, strict=True))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.detection.step_jobs import records, synchronous
-from slowrank.telemetry import HangVote, Suspicion, encode
+from slowrank.telemetry import UNKNOWN_NODE, HangVote, Suspicion, encode
 from slowrank.telemetry.rows.json_rows import rows, steps_record
 from tests.streams.job.job_tables import SuspectingStage, believed, healthy, job_level, run
 
@@ -132,9 +132,10 @@ def test_a_new_attempt_learns_anew_and_keeps_who_was_slow():
     assert out[-1].subject.attempt == 1
 
 
-def restarted(*, before=1.0, dealt=None, world_size=48, seconds=1.0):
+def restarted(*, before=1.0, dealt=None, world_size=48, seconds=1.0, named=True):
     """Suspicions of the second attempt of a job of 48 ranks on six nodes, without coordinates, of which the
-    last one is slow by 1.3 in the second, and by ``before`` in the first; ``dealt`` renames nodes then."""
+    last one is slow by 1.3 in the second, and by ``before`` in the first; ``dealt`` renames nodes then, and
+    without ``named`` rows name none."""
     stage, again = SuspectingStage(), list[Suspicion]()
     for attempt, factor in enumerate([before, 1.3]):
         work = healthy(
@@ -146,15 +147,20 @@ def restarted(*, before=1.0, dealt=None, world_size=48, seconds=1.0):
         table = dataclasses.replace(table, ts=table.ts + 1000.0 * attempt, attempt=attempt, world_size=size)
         for record in records(table):
             node = (dealt or {}).get(record.node, record.node) if attempt else record.node
+            node = node if named else UNKNOWN_NODE
             found = stage.process(msgspec.structs.replace(record, node=node))
             again += found if attempt else []
     return again
 
 
-@pytest.mark.parametrize("dealt", [None, {"node-0001": "node-0009"}], ids=["same nodes", "one replaced"])
-def test_a_node_that_is_slow_from_a_restart_on_is_no_stage(dealt):
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"dealt": {"node-0001": "node-0009"}}, {"named": False}],
+    ids=["same nodes", "one replaced", "no names"],
+)
+def test_a_node_that_is_slow_from_a_restart_on_is_no_stage(changes):
     """Its ranks were as quick as all others before, so that their work is the same; they are named soon."""
-    found = restarted(dealt=dealt)
+    found = restarted(**changes)
     assert set(believed(found)) == set(range(40, 48))
     assert job_level(found) == []
 
@@ -163,12 +169,20 @@ def test_a_node_that_is_slow_from_a_restart_on_is_no_stage(dealt):
     "changes",
     [
         {"before": 1.3},
+        {"world_size": 64, "named": False},
         {"world_size": 64},
         {"seconds": 1.5},
         {"dealt": {"node-0000": "node-0001", "node-0001": "node-0000"}},
         {"dealt": {f"node-{n:04d}": f"node-{n + 6:04d}" for n in range(4)}},
     ],
-    ids=["slow before", "resized", "other work", "ranks dealt anew", "mostly other nodes"],
+    ids=[
+        "slow before",
+        "resized, no names",
+        "resized",
+        "other work",
+        "ranks dealt anew",
+        "mostly other nodes",
+    ],
 )
 def test_a_group_that_may_be_a_stage_is_none_the_less_after_a_restart(changes):
     """It was slow before, or who does which work may have changed with the attempt: no rank is named."""

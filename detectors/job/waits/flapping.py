@@ -15,7 +15,7 @@ over the last 50 steps by half of it, by five robust sd and by a tenth of a step
 Long steps in a row are one event. With k of all n events in the last m of the steps seen (as many as events
 are kept of), transfers are long again and again where
 
-* k >= 5 and m >= 30, and so many of n are in these m steps by chance less often than in one job of a hundred
+* k >= 5 and m >= 30, and so many of n are in these m steps by chance less often than in one job of fifty
   (binomial): what is so from the start, as an exchange of weights every few steps, is how the job works,
 * most of the k are not the same number of steps apart, as by a schedule,
 * the job takes 1.05 times as long for them,
@@ -50,7 +50,7 @@ _LONGER, _SIGMAS, _OF_STEP, _HALF = 0.5, 5.0, 0.1, 0.5
 # Ranks whose transfers may be long by themselves, and as a share of all: those of ``slow_rings``.
 _FEW, _SHARE = 4, 20
 
-_KEPT, _FEWEST, _LASTS_STEPS, _CHANCE = 32, 5, 30, 1e-2
+_KEPT, _FEWEST, _LASTS_STEPS, _CHANCE = 32, 5, 30, 2e-2
 
 # Of the log-likelihood of when they began: as good as the best (two standard errors, as of a parameter).
 _NEARLY = 2.0

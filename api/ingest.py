@@ -2,9 +2,8 @@
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any, Protocol
 
 from slowrank.telemetry.checks import BAD_TIME, BadRecord, check_event, check_sample, check_steps
@@ -12,7 +11,7 @@ from slowrank.telemetry.names import Unknown, first_unknown, kind_of
 from slowrank.telemetry.records import JobSteps, NodeSample, Record
 from slowrank.telemetry.rows import sample_rows
 from slowrank.telemetry.rows.json_lines import NOT_JSON, decode_line
-from slowrank.telemetry.rows.json_rows import Assembler
+from slowrank.telemetry.rows.json_rows import Assembler, tick_of
 
 # Bytes on the wire, inflated bytes and their ratio, so that a small body cannot fill the memory. Chosen:
 # 20 MiB are some 3,000 records of a node with eight GPUs (7 kB each as JSON with named fields).
@@ -123,18 +122,33 @@ def read(data: bytes, *, now: float, clusters: Sequence[str] = ()) -> Batch:
     be read or uses an unknown name is refused without affecting the lines around it. Raises ``TooManyLines``.
     """
     batch = Batch()
-    for _, group in groupby(_rows(data, batch), key=_group_key):
-        lines, rows = zip(*group, strict=True)
+    taken: list[tuple[Record, Sequence[int]]] = []
+    for lines, rows in _groups(_rows(data, batch)):
         try:
             records = [_checked(record, now, clusters) for record in _assembled(rows)]
         except BadRecord as bad:
             batch.refuse(lines, bad)
         else:
-            batch.records.extend(records)
-            # Lines that make two records are counted with the first.
-            batch.lines.extend([lines, *[()] * (len(records) - 1)][: len(records)])
+            taken.extend((record, lines) for record in records)
             batch.accepted += len(lines)
+    # In order of time: of a node, the stages drop a sample that is older than the last.
+    taken.sort(key=lambda one: (one[0].ts, one[1][0]))
+    batch.records, batch.lines = [record for record, _ in taken], [lines for _, lines in taken]
+    batch.errors.sort(key=lambda refusal: refusal.line)
     return batch
+
+
+def _groups(numbered: Iterable[tuple[int, Row]]) -> Iterator[tuple[Sequence[int], Sequence[Row]]]:
+    """Yield the lines and rows of each record: sample rows of one node and time, wherever they stand."""
+    samples: dict[tuple[Any, ...], tuple[list[int], list[Row]]] = {}
+    for number, row in numbered:
+        if kind_of(row) != "sample":
+            yield [number], [row]
+            continue
+        lines, rows = samples.setdefault(tick_of(row), ([], []))
+        lines.append(number)
+        rows.append(row)
+    yield from samples.values()
 
 
 def _rows(data: bytes, batch: Batch) -> Iterator[tuple[int, Row]]:
@@ -180,13 +194,6 @@ def _fault(row: Row) -> tuple[str, BadRecord] | None:
             detail = f"ts is {ts[:40]!r}; give Unix seconds as a number, such as 1795160472.25"
             return "ts", BadRecord(BAD_TIME, detail)
     return sample_rows.fault(row) if kind_of(row) == "sample" else None
-
-
-def _group_key(numbered: tuple[int, Row]) -> tuple[Any, ...]:
-    number, row = numbered
-    if kind_of(row) == "sample":
-        return "sample", row.get("cluster"), row.get("node"), row.get("ts"), row.get("seq")
-    return (number,)
 
 
 def _assembled(rows: Sequence[Row]) -> Iterator[Record]:

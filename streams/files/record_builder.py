@@ -289,7 +289,7 @@ class _Samples:
             self._percentages[row["metric"]] += row["metric"].endswith("_ratio") and row["value"] > 1
             raise found[1]
         self._ratios[row["metric"]] += row["metric"].endswith("_ratio")
-        key = (row["ts"], str(row.get("cluster") or "default"), str(row["node"]), str(row.get("seq", "")))
+        key = (row["ts"], str(row.get("cluster") or "default"), str(row["node"]))
         self._ticks.setdefault(key, []).append(row)
 
     def records(self, found: Read) -> Iterator[Record]:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from api.ingest import MAX_LINES, TooLarge, TooManyLines, inflate, read
 from slowrank.telemetry.records import JobSteps, NodeEvent, NodeSample
+from slowrank.telemetry.rows.json_rows import rows as json_rows
 
 NOW = 1795160472.0
 STEP = {
@@ -45,6 +47,44 @@ def test_rows_of_every_kind_become_records():
     assert (batch.accepted, batch.rejected) == (4, {})
 
 
+METRICS = ("gpu.power_watts", "gpu.temp_celsius", "gpu.utilization_ratio")
+
+
+@pytest.mark.parametrize("numbers", [{}, {"boot_id": "b", "seq": 3}])
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_a_sample_may_stand_anywhere(seed, numbers):
+    """Two nodes' rows of two seconds in any order make four records with all values, by time."""
+    rows = [
+        SAMPLE | numbers | {"ts": NOW + second, "node": node, "metric": metric, "instance": gpu, "value": 0.5}
+        for second in (0, 1)
+        for node in ("n1", "n2")
+        for metric in METRICS
+        for gpu in ("0", "1")
+    ]
+    random.Random(seed).shuffle(rows)
+    batch = read(ndjson(*rows), now=NOW)
+    assert (batch.accepted, batch.rejected, len(batch.records)) == (24, {}, 4)
+    assert [record.ts for record in batch.records] == [NOW, NOW, NOW + 1, NOW + 1]
+    for record in batch.records:
+        values = [row for row in json_rows(record) if row["kind"] == "sample"]
+        assert {(row["metric"], row["instance"]) for row in values} == {(m, g) for m in METRICS for g in "01"}
+
+
+def test_what_one_row_says_of_its_sample_holds_for_all():
+    """The job, the labels, the boot and the number may stand in any row of a record."""
+    told = {"job_id": "j", "labels": {"rack": "r1"}, "boot_id": "b", "seq": 0, "instance": "1"}
+    (record,) = read(ndjson(SAMPLE, SAMPLE | told), now=NOW).records
+    assert isinstance(record, NodeSample)
+    assert (record.job_id, record.labels, record.boot_id, record.seq) == ("j", {"rack": "r1"}, "b", 0)
+
+
+def test_other_devices_of_one_time_are_no_repetition():
+    """A record without ``seq`` is known by what it holds: sent again it is the same, other rows are not."""
+    bodies = [ndjson(SAMPLE), ndjson(SAMPLE), ndjson(SAMPLE | {"instance": "1"})]
+    first, again, other = (read(body, now=NOW).records[0].seq for body in bodies)
+    assert first == again != other
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
@@ -71,7 +111,9 @@ def test_one_bad_line_is_counted_and_its_neighbours_live(bad, reason):
     assert batch.accepted == 3
     assert batch.rejected == {reason: 2}
     assert len(batch.records) == 3
-    assert [(e.line, e.reason) for e in batch.errors] == [(1, reason), (3, reason)]
+    # Two sample rows of one node and time are one record, which is explained once.
+    one_record = isinstance(bad, dict) and bad.get("kind") == "sample"
+    assert [(e.line, e.reason) for e in batch.errors] == [(1, reason), (3, reason)][: 1 if one_record else 2]
 
 
 def test_values_that_are_nan_are_not_given():

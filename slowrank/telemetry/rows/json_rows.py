@@ -101,9 +101,10 @@ def _sample_rows(record: NodeSample) -> Iterator[Row]:
 class Assembler:
     """Gathers JSON rows into records, in the order they come.
 
-    ``add`` returns the records that became whole: rows of one (cluster, node, ts) make one ``NodeSample``,
-    closed by the first row of another; each step row and each event is a record of its own. ``flush`` closes
-    what is open. Raises ``BadRecord`` for a row that cannot be read, naming the field.
+    ``add`` returns the records that became whole: consecutive rows of one ``tick_of`` make one
+    ``NodeSample``, closed by the first row of another; each step row and each event is a record of its own.
+    ``flush`` closes what is open. Rows in any order must be grouped before: the stages take one sample of a
+    node and time. Raises ``BadRecord`` for a row that cannot be read, naming the field.
     """
 
     def __init__(self) -> None:
@@ -134,7 +135,7 @@ class Assembler:
 
     def _add_sample(self, row: Row) -> list[Record]:
         closed: list[Record] = []
-        if self._sample and _tick_of(self._sample[0]) != _tick_of(row):
+        if self._sample and tick_of(self._sample[0]) != tick_of(row):
             closed.extend(self.flush())
         self._sample.append(row)
         return closed
@@ -229,23 +230,32 @@ def _sample_record(held: list[Row]) -> NodeSample:
         else:
             host[metric] = value
     ts = _number(first, "ts")
+    gpu, nic = _pack(schema.gpu, list(gpus.values())), _pack(schema.nic, list(nics.values()))
+    packed_host = _pack(schema.host, [host]) if host else b""
+    content = b"".join((repr((ts, tuple(gpus), tuple(nics))).encode(), gpu, nic, packed_host))
+    job = _with(held, "job_id")
     record = NodeSample(
         schema=schema.id,
         cluster=_text(first, "cluster", "default"),
         node=_text(first, "node"),
-        boot_id=_text(first, "boot_id", "file"),
-        seq=int(_number(first, "seq", _identity(repr(ts).encode()))),
+        boot_id=_text(_with(held, "boot_id"), "boot_id", "file"),
+        seq=int(_number(_with(held, "seq"), "seq", _identity(content))),
         ts=ts,
-        job_id=_text(first, "job_id") if first.get("job_id") is not None else None,
-        labels=_labels(first),
+        job_id=_text(job, "job_id") if job.get("job_id") is not None else None,
+        labels=_labels(_with(held, "labels")),
         gpu_ids=tuple(gpus),
         nic_ids=tuple(nics),
         row_bytes=schema.row_bytes,
-        gpu=_pack(schema.gpu, list(gpus.values())),
-        nic=_pack(schema.nic, list(nics.values())),
-        host=_pack(schema.host, [host]) if host else b"",
+        gpu=gpu,
+        nic=nic,
+        host=packed_host,
     )
     return check_sample(record)
+
+
+def _with(held: list[Row], field: str) -> Row:
+    """Return the first row that gives ``field``, or the first of all: not every row needs to repeat it."""
+    return next((row for row in held if row.get(field) not in (None, "", {})), held[0])
 
 
 # Amounts in the subject of an event, whose fractions mean nothing; a GPU or rank is not rounded.
@@ -275,8 +285,21 @@ def _event_record(row: Mapping[str, Any]) -> NodeEvent:
         raise BadRecord("undecodable", f"event: {error}") from error
 
 
-def _tick_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row.get("cluster"), row.get("node"), row.get("ts"), row.get("seq")
+def tick_of(row: Mapping[str, Any]) -> tuple[str, str, str | float]:
+    """Return what sample rows of one record share: cluster, node and time.
+
+    Neither ``boot_id`` nor ``seq``: of two records with one time the stages would drop the second.
+
+    >>> tick_of({"node": "n1", "ts": "5", "seq": 1})
+    ('default', 'n1', 5.0)
+    """
+    ts = row.get("ts")
+    try:
+        seconds: str | float = float("nan" if ts is None else ts)
+    except (TypeError, ValueError, OverflowError):
+        seconds = str(ts)
+    # NaN is not equal to itself.
+    return str(row.get("cluster") or "default"), str(row.get("node")), seconds if seconds == seconds else ""
 
 
 def _labels(row: Mapping[str, Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@ import csv
 import gzip
 import json
 import random
+from itertools import product
 
 import pytest
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample
 from slowrank.telemetry.columns import unpack
 from slowrank.telemetry.rows.json_rows import rows
-from slowrank.telemetry.schema import STEP_V1, STEP_V2
+from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_V1, STEP_V2
 from streams.files.readers import FileProblem
 from streams.files.record_builder import read_records
 
@@ -245,6 +246,20 @@ def test_sample_rows_without_sequence_numbers_are_told_apart(tmp_path):
     rows = [{"ts": t, "node": "n", "metric": "host.load1", "value": t} for t in range(1000, 1010)]
     read = read_records([write(tmp_path / "s.ndjson", *rows)])
     assert len({(r.boot_id, r.seq) for r in read.records if isinstance(r, NodeSample)}) == 10
+
+
+def test_sample_rows_of_one_time_are_one_record_in_any_order(tmp_path):
+    """Whatever stands between them, and whether each row counts in ``seq`` or one cluster is not given."""
+    rows = [
+        {"ts": 1000.0, "node": node, "metric": metric, "instance": "0", "value": 0.5, "seq": seq}
+        for seq, (metric, node) in enumerate(product(("gpu.temp_celsius", "gpu.power_watts"), ("n1", "n2")))
+    ]
+    rows[0]["cluster"] = "default"
+    read = read_records([write(tmp_path / "s.ndjson", *rows)])
+    samples = [r for r in read.records if isinstance(r, NodeSample)]
+    assert [r.node for r in samples] == ["n1", "n2"]
+    values = [list(unpack(SAMPLE_SCHEMAS[r.schema].gpu, r.gpu)) for r in samples]
+    assert all(gpu["gpu.power_watts"] == gpu["gpu.temp_celsius"] == 0.5 for [gpu] in values)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,16 @@ LATEST_SECONDS = 1e11
 # Far beyond any ratio or odds, and sums and products of such numbers stay finite.
 MAX_WEIGHT = 1e100
 DEAD_LETTER_BYTES = 4096
+# Parts that lie within a step: at most so many times as long, as transfers of several streams are added up,
+# or this many seconds, where steps are short. Chosen: milliseconds are a thousand times as long.
+_WITHIN_STEP = ("compute_seconds", "wait_seconds", "comm_seconds")
+MAX_STEPS_OF_PART = 10.0
+_SHORT_PART_SECONDS = 1.0
+# Parts that may lie between steps, where a loader stalls for minutes or a model is saved.
+_BESIDE_STEP = ("data_seconds", "checkpoint_seconds")
+STEP_PARTS = (*_WITHIN_STEP, *_BESIDE_STEP)
+# Of a difference of two clocks that is nothing. Chosen: what a clock of a sender may jump.
+_LEAST_PART_SECONDS = -0.01
 
 # Reason of a record that is valid except for its time.
 BAD_TIME = "bad_time"
@@ -397,9 +407,9 @@ def _check_open(steps: tuple[OpenStep, ...]) -> None:
 
 
 def _check_step_rows(block: Block, rows: bytes, now: float | None) -> None:
-    """Check the columns that every row must have: step, rank, ts and step_seconds."""
-    columns = read(block, rows, ("step", "rank", "ts", "step_seconds"))
-    steps, ranks, times, seconds = columns.values()
+    """Check the columns that every row must have, step, rank, ts and step_seconds, and the parts of steps."""
+    columns = read(block, rows, ("step", "rank", "ts", "step_seconds", *STEP_PARTS))
+    steps, ranks, times, seconds, *parts = columns.values()
     if not steps:
         return
     if min(steps) < 0 or min(ranks) < 0 or max(ranks) >= MAX_RANKS:
@@ -410,3 +420,19 @@ def _check_step_rows(block: Block, rows: bytes, now: float | None) -> None:
     _check_time(max(times), now)
     if not math.isfinite(sum(seconds)) or min(seconds) < 0:
         raise BadRecord("bad_number", "step_seconds must be a finite number, at least 0")
+    for name, values in zip(STEP_PARTS, parts, strict=True):
+        for part, whole in zip(values, seconds, strict=True):
+            check_step_part(name, part, whole)
+
+
+def check_step_part(name: str, part: float, step_seconds: float) -> None:
+    """Raise ``BadRecord`` for a part of a step that cannot be; NaN is one that is not given."""
+    if part < _LEAST_PART_SECONDS:
+        detail = f"{name} is {part:.6g}, below 0: leave it out where it was not measured"
+        raise BadRecord("bad_number", detail)
+    if name in _WITHIN_STEP and part > max(MAX_STEPS_OF_PART * step_seconds, _SHORT_PART_SECONDS):
+        raise BadRecord(
+            "bad_number",
+            f"{name} is {part:.6g} of a step of {step_seconds:.6g} s, more than {MAX_STEPS_OF_PART:g} times "
+            "as much: give seconds (milliseconds?), and time within this one step",
+        )

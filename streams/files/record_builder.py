@@ -16,7 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
-from slowrank.telemetry.checks import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
+from slowrank.telemetry.checks import (
+    MAX_RANKS,
+    MAX_STEP_ROWS,
+    STEP_PARTS,
+    check_event,
+    check_step_part,
+    check_steps,
+)
 from slowrank.telemetry.names import COORDS, SUBJECT_NUMBERS, SUBJECT_TEXTS, unknown_metric
 from slowrank.telemetry.rows.json_rows import AMOUNTS, Assembler, open_step_record, whole_numbers
 from slowrank.telemetry.rows.sample_rows import fault
@@ -178,6 +185,9 @@ class _Steps:
                 raise BadRecord("bad_number", f"{name} must be at most {_LARGEST[name]}")
         if not seconds[0] >= 0:
             raise BadRecord("bad_number", "step_seconds must be a finite number, at least 0")
+        for name, part in zip(_SECONDS, seconds, strict=True):
+            if name in STEP_PARTS:
+                check_step_part(name, part, seconds[0])
         head = (
             text_of(row, "cluster", "default"),
             text_of(row, "job_id", "job"),

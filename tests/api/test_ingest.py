@@ -239,6 +239,41 @@ def test_a_value_that_its_metric_cannot_have_is_refused(metric, value, detail):
 
 
 @pytest.mark.parametrize(
+    ("part", "detail"),
+    [
+        ({"compute_seconds": 1200}, "compute_seconds is 1200 of a step of 2 s, more than 10 times as much"),
+        ({"wait_seconds": 20.5}, "give seconds (milliseconds?)"),
+        ({"comm_seconds": 1200}, "comm_seconds is 1200"),
+        ({"compute_seconds": -1}, "compute_seconds is -1, below 0: leave it out where it was not measured"),
+        ({"data_seconds": -1}, "data_seconds is -1, below 0"),
+        ({"checkpoint_seconds": -0.5}, "checkpoint_seconds is -0.5, below 0"),
+    ],
+)
+def test_a_part_of_a_step_that_cannot_be_is_refused(part, detail):
+    """Below zero, or many times the step, as milliseconds are; the rows around it are taken."""
+    batch = read(ndjson(STEP, STEP | part, STEP | {"step": 8}), now=NOW)
+    assert (batch.accepted, batch.rejected) == (2, {"bad_number": 1})
+    (error,) = [refusal.as_error() for refusal in batch.errors]
+    assert error["pointer"] == "#/body/1"
+    assert detail in error["detail"]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"checkpoint_seconds": 90.0},
+        {"data_seconds": 40.0},
+        {"comm_seconds": 4.5},
+        {"wait_seconds": -1e-4},
+        {"step_seconds": 0.004, "compute_seconds": 0.5},
+    ],
+)
+def test_a_part_of_a_step_that_may_be_is_taken(part):
+    """Saving and loading may lie between steps, transfers overlap, and a difference be just below 0."""
+    assert read(ndjson(STEP | part), now=NOW).accepted == 1
+
+
+@pytest.mark.parametrize(
     ("metric", "value"),
     [
         ("gpu.utilization_ratio", 1),

@@ -87,7 +87,8 @@ def step_values(draw, block):
         "ts": draw(times),
         "step_seconds": draw(st.floats(0, 1e6, width=32)),
     }
-    return draw(values_of(block)) | required
+    parts = {name: draw(st.none() | st.floats(0, 1, width=32)) for name in checks.STEP_PARTS}
+    return draw(values_of(block)) | required | parts
 
 
 @st.composite
@@ -439,6 +440,14 @@ def test_the_time_window_holds_for_every_step_row():
     """A row far in the future inside a record of now is refused."""
     with pytest.raises(BadRecord, match="bad_time"):
         decode_steps(encode(some_steps({"ts": NOW + 9000})), now=NOW)
+
+
+@pytest.mark.parametrize("part", [{"compute_seconds": 600.0}, {"checkpoint_seconds": -1.0}])
+def test_a_part_of_a_step_that_cannot_be_is_refused(part):
+    """More than ten times the step, or below zero; of rows in which all are missing nothing is said."""
+    decode_steps(encode(some_steps()), now=NOW)
+    with pytest.raises(BadRecord, match=f"bad_number: {next(iter(part))} is "):
+        decode_steps(encode(some_steps(part)), now=NOW)
 
 
 def test_half_a_surrogate_pair_is_refused():

@@ -401,6 +401,16 @@ def test_durations_beyond_their_column_are_bad_rows(tmp_path):
     assert len(read.records) == 1
 
 
+def test_parts_of_a_step_that_cannot_be_are_set_aside(tmp_path):
+    """Each row by itself, with the reason; the others of its second stay."""
+    parts = (("tokens", 9), ("compute_seconds", 600), ("wait_seconds", -1), ("data_seconds", 40))
+    rows = [STEP | {"rank": rank, name: value} for rank, (name, value) in enumerate(parts)]
+    read = read_records([write(tmp_path / "s.ndjson", *rows)])
+    assert [row["rank"] for row in step_rows(read)] == [0, 3]
+    assert read.bad == {"bad_number": 2}
+    assert "s.ndjson:2: compute_seconds is 600 of a step of 0.5 s" in read.examples[0]
+
+
 def test_only_a_field_that_must_be_there_may_not_be_nan(tmp_path):
     """A value that a rank did not measure costs the row nothing; the message names one that it needs."""
     nan = float("nan")

@@ -25,6 +25,7 @@ def some_of(block):
     """Values for one instance, at least one of them read: the rows cannot say that all were missing."""
     by_dtype: dict[str, Any] = {d: st.integers(0, ~missing) for d, missing in MISSING.items()}
     by_name = {c.name: by_dtype.get(c.dtype, floats) for c in block.columns}
+    by_name |= {name: st.floats(0, 22, width=32) for name in checks.STEP_PARTS if name in by_name}
     first = block.columns[0].name
     return st.fixed_dictionaries({first: by_name.pop(first)}, optional=by_name)
 

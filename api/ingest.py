@@ -18,6 +18,8 @@ from slowrank.telemetry.rows.json_rows import Assembler, tick_of
 MAX_BODY = 5 * 2**20
 MAX_INFLATED = 20 * 2**20
 MAX_RATIO = 100
+# Parts of a gzip body, as of joined files; what follows each is copied. Chosen: an hour of minutes.
+MAX_MEMBERS = 60
 # Chosen: nine times such a record.
 MAX_LINE = 64 * 1024
 # Chosen: 20 MiB of short step rows. Each line takes microseconds: ten million empty objects took a minute.
@@ -97,22 +99,40 @@ class Batch:
             self.refuse(self.lines[index], bad)
 
 
+def is_gzip(data: bytes) -> bool:
+    """Return whether ``data`` begins as gzip does, which no row can."""
+    return data.startswith(b"\x1f\x8b")
+
+
 def inflate(data: bytes) -> bytes:
-    """Return gunzipped ``data``. Raises ``TooLarge`` past 20 MiB or 100:1, ``ValueError`` if damaged."""
+    """Return gunzipped ``data``, of all its members.
+
+    Raises ``TooLarge`` past 20 MiB or 100:1, ``ValueError`` if damaged or followed by anything but zeros.
+    """
     allowed = min(MAX_INFLATED, MAX_RATIO * max(len(data), 1))
-    # 31: expect gzip's header and checksum.
-    unzip = zlib.decompressobj(wbits=31)
-    try:
-        # One byte more than allowed shows that the limit is exceeded.
-        plain = unzip.decompress(data, allowed + 1)
-    except zlib.error as error:
-        raise ValueError(f"the body is not gzip: {error}") from error
-    if len(plain) > allowed:
-        times = "" if allowed == MAX_INFLATED else f", {MAX_RATIO} times its size"
-        raise TooLarge(f"the body inflates to more than {allowed} bytes{times}; send less at once")
-    if not unzip.eof:
-        raise ValueError("the gzip body is cut off")
-    return plain
+    parts: list[bytes] = []
+    size, left = 0, data
+    while left or not parts:
+        # 31: expect gzip's header and checksum.
+        unzip = zlib.decompressobj(wbits=31)
+        try:
+            # One byte more than allowed shows that the limit is exceeded.
+            parts.append(unzip.decompress(left, allowed + 1 - size))
+        except zlib.error as error:
+            raise ValueError(f"the body is not gzip: {error}") from error
+        size += len(parts[-1])
+        if size > allowed:
+            times = "" if allowed == MAX_INFLATED else f", {MAX_RATIO} times its size"
+            raise TooLarge(f"the body inflates to more than {allowed} bytes{times}; send less at once")
+        if not unzip.eof:
+            raise ValueError("the gzip body is cut off")
+        # Some tools fill a file up with zeros.
+        left = unzip.unused_data.lstrip(b"\0")
+        if left and len(parts) == MAX_MEMBERS:
+            raise ValueError(f"the gzip body has more than {MAX_MEMBERS} members; compress it as one")
+        if left and not is_gzip(left):
+            raise ValueError(f"{len(left)} bytes follow the end of the gzip body: it is damaged")
+    return b"".join(parts)
 
 
 def read(data: bytes, *, now: float, clusters: Sequence[str] = ()) -> Batch:

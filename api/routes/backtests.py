@@ -24,6 +24,7 @@ from api.http.times import Timestamp, rfc3339
 from api.routes.ingest.rows import NDJSON_BODY, plain_body
 from api.security.auth import FindingsReader, Principal, TelemetryWriter
 from slowrank.telemetry.names import kind_of
+from slowrank.telemetry.rows.formats import is_array, is_csv
 from store.findings import backtests
 from store.findings.backtests import Backtest, State
 
@@ -97,8 +98,11 @@ async def create_backtest(
     rows, now = await plain_body(request), services.now()
     if not rows.strip():
         raise Problem(422, "no-rows", "the body has no row; send one JSON object per line (docs/records.md)")
-    if not any(map(_is_row, islice(filter(None, map(bytes.strip, BytesIO(rows))), LOOKED_AT))):
-        detail = f"none of the first {LOOKED_AT} lines is a row of telemetry (docs/records.md)"
+    if not (is_csv(rows) or is_array(rows) or _has_row(rows)):
+        detail = (
+            f"none of the first {LOOKED_AT} lines is a row of telemetry: send NDJSON, a JSON array of rows "
+            "or CSV whose first line names the columns, ts among them (docs/records.md); plain or gzip"
+        )
         raise Problem(409, "no-usable-row", detail)
 
     def store() -> Backtest:
@@ -137,6 +141,10 @@ def read_backtest(
     if found is None or not _may_see(principal, found):
         raise not_found("backtest", backtest_id)
     return conditional.answer(request, _shown(found))
+
+
+def _has_row(rows: bytes) -> bool:
+    return any(map(_is_row, islice(filter(None, map(bytes.strip, BytesIO(rows))), LOOKED_AT)))
 
 
 def _is_row(line: bytes) -> bool:

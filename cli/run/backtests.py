@@ -22,6 +22,7 @@ from typing import Any
 
 from psycopg_pool import ConnectionPool
 
+from slowrank.telemetry.rows.formats import is_csv
 from store.error_classes import UNAVAILABLE
 from store.findings import backtests
 
@@ -96,7 +97,9 @@ class Runner:
     def _run(self, rows: bytes) -> tuple[dict[str, Any] | None, str]:
         """Return what was found, or why nothing can be; neither where the runner is being stopped."""
         with tempfile.TemporaryDirectory(prefix="slowrank-backtest-") as folder:
-            recorded, found = Path(folder) / "recording.ndjson", Path(folder) / "findings.ndjson"
+            # The command knows a table by its name.
+            recorded = Path(folder) / ("recording.csv" if is_csv(rows) else "recording.ndjson")
+            found = Path(folder) / "findings.ndjson"
             recorded.write_bytes(rows)
             errors = Path(folder) / "errors"
             with errors.open("wb") as output:

@@ -315,3 +315,16 @@ def test_gzip_is_bounded():
             inflate(bad)
     with pytest.raises(TooLarge, match="100 times its size; send less at once"):
         inflate(gzip.compress(b"\0" * 3_000_000))
+
+
+def test_all_members_of_a_gzip_body_are_read_and_nothing_else_may_follow():
+    """Files that were joined are all read, zeros at the end are none; other bytes are refused."""
+    one, two = gzip.compress(ndjson(STEP) + b"\n"), gzip.compress(ndjson(EVENT))
+    assert inflate(one + two + b"\0" * 9) == ndjson(STEP, EVENT)
+    with pytest.raises(ValueError, match="7 bytes follow the end of the gzip body"):
+        inflate(one + b"garbage")
+    with pytest.raises(ValueError, match="more than 60 members"):
+        inflate(one * 61)
+    bombs = gzip.compress(b"\0" * 1_500_000) * 2
+    with pytest.raises(TooLarge):
+        inflate(bombs)

@@ -72,12 +72,13 @@ def _nothing_taken(batch: ingest.Batch, errors: list[dict[str, str]]) -> Problem
 
 
 async def plain_body(request: Request) -> bytes:
-    """Return the body, inflated where it is compressed. Raises the 400, 413 and 415 problems."""
+    """Return the body, inflated where it is gzip. Raises the 400, 413 and 415 problems."""
     data = await request.body()
     encoding = request.headers.get("content-encoding", "identity").lower()
-    if encoding == "identity":
+    # A file that was compressed beforehand is often posted without the header.
+    if encoding == "identity" and not ingest.is_gzip(data):
         return data
-    if encoding != "gzip":
+    if encoding not in ("identity", "gzip"):
         raise Problem(415, "unsupported-encoding", "send the body plain or with Content-Encoding: gzip")
     return await run_in_threadpool(inflated, data)
 

@@ -107,6 +107,31 @@ def test_what_cannot_be_taken(client, client_with, settings, pool, monkeypatch):
     assert posted(client).status_code == 503
 
 
+TABLE = b"ts,rank,step,step_seconds\n1795160000.0,0,1,2.0\n1795160002.0,0,2,2.0\n"
+ARRAY = (
+    b'[\n {"ts":1795160000.0,"rank":0,"step":1,"step_seconds":2.0},\n {"ts":1795160002.0,"rank":0,"step":2,'
+)
+ARRAY += b'"step_seconds":2.0}\n]'
+
+
+@pytest.mark.parametrize("body", [TABLE, ARRAY, TABLE.replace(b",", b"\t")], ids=["csv", "array", "tsv"])
+def test_a_recording_has_the_formats_of_files(client, pool, body):
+    """CSV and a JSON array are run as the command runs them, known by how they begin; gzip is too."""
+    media = {"content-type": "application/gzip"}
+    made = [posted(client, body), posted(client, gzip.compress(body), **media)]
+    assert [one.status_code for one in made] == [202, 202]
+    Runner(pool).run_one()
+    done = client.get(made[0].headers["location"]).json()
+    assert (done["state"], done["result"]["rows"]) == ("done", 2)
+
+
+def test_bytes_behind_a_gzip_recording_are_refused(client):
+    """What was damaged on the way is not run as if it were whole."""
+    refused = posted(client, gzip.compress(ROW) + b"garbage", **{"content-type": "application/gzip"})
+    assert refused.status_code == 400
+    assert "7 bytes follow the end of the gzip body" in refused.json()["detail"]
+
+
 def test_a_key_of_some_clusters_sees_its_own(client, client_with, pool):
     """A recording may name any cluster."""
     other = client_with("telemetry:write", "findings:read", clusters=("lab",))

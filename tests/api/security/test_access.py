@@ -67,6 +67,17 @@ def test_a_key_has_a_rate(client_with):
 
 
 @pytest.mark.usefixtures("standing_clock")
+def test_a_key_that_sends_too_often_is_told_to_send_more_at_once(client_with):
+    """Twenty bodies at once, whatever is in them; the answer says what to do."""
+    writer = client_with("telemetry:write")
+    answers = [writer.post("/api/v1/ingest/samples", content=b" ") for _ in range(21)]
+    assert [answer.status_code for answer in answers] == [422] * 20 + [429]
+    limited = answers[-1]
+    assert int(limited.headers["retry-after"]) >= 1
+    assert "of all ranks and devices of a node in one POST a second" in limited.json()["detail"]
+
+
+@pytest.mark.usefixtures("standing_clock")
 def test_guessing_keys_has_a_rate(client_with):
     """Failed keys from one address run into 429 after 20."""
     guesser = client_with()

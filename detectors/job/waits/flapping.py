@@ -18,6 +18,7 @@ are kept of), transfers are long again and again where
 * k >= 5 and m >= 30, and so many of n are in these m steps by chance less often than in one job of fifty
   (binomial): what is so from the start, as an exchange of weights every few steps, is how the job works,
 * most of the k are not the same number of steps apart, as by a schedule,
+* most of these steps are not long, for transfers that stay long are slow (``slow_network``),
 * the job takes 1.05 times as long for them,
 
 until twice the longest distance between two has passed without one. The limits are chosen.
@@ -44,7 +45,7 @@ _USUAL_STEPS, _WARM_UP = 50, 20
 
 # Of what is usual, of the robust sd of that, and of a step: by which a long step idles longer. And of this
 # excess: by which the rest of the step may have changed, and transfers have; and of the distances that may
-# be alike.
+# be alike, and of the steps that may be long.
 _LONGER, _SIGMAS, _OF_STEP, _HALF = 0.5, 5.0, 0.1, 0.5
 
 # Ranks whose transfers may be long by themselves, and as a share of all: those of ``slow_rings``.
@@ -118,6 +119,8 @@ class FlappingTransfers:
         self._events: deque[_Event] = deque(maxlen=_KEPT)
         # Of the steps up to ``since`` no events are kept.
         self._step, self._since = 0, _WARM_UP
+        # The last step of which it is known whether it was long.
+        self._judged = 0
         # Of what is found: the number of the first step, and the longest distance between two.
         self._first, self._apart = 0, 0
 
@@ -130,6 +133,7 @@ class FlappingTransfers:
             self._usual.append(now)
             if event is not None:
                 self._take(event, now.idling)
+            self._judged = self._step
         if self.found is not None and self._step - self._events[-1].last > _OVER * self._apart:
             self.found, self._since = None, self._events[-1].last
             self._events.clear()
@@ -154,7 +158,7 @@ class FlappingTransfers:
 
     def _take(self, event: _Event, idling: Idling) -> None:
         last, found = self._events[-1] if self._events else None, self.found
-        if last is not None and event.first - last.last <= 1:
+        if last is not None and last.last >= self._judged:
             last.last, last.lost = event.last, last.lost + event.lost
         else:
             if len(self._events) == _KEPT:
@@ -177,6 +181,8 @@ class FlappingTransfers:
         own, apart, steps = list(self._events)[begins:], np.diff(at[begins:]), int(at[-1] - at[begins])
         share = (at[-1] - at[likeliest]) / (at[-1] - self._since)
         if steps < _LASTS_STEPS or at_least(n - 1 - likeliest, n - 1, share) >= _CHANCE:
+            return None
+        if sum(event.last - event.first + 1 for event in own) > _HALF * steps:
             return None
         if np.mean(np.abs(apart - np.median(apart)) <= _REGULAR * np.median(apart)) > _HALF:
             return None

@@ -24,7 +24,7 @@ from streams.job.stage import DEFAULT_MEMORY_BYTES
 from streams.node.events.job_events import end_of
 from streams.rollup.message_rows import row_of
 from streams.rollup.rollup import RollUp, Rows
-from streams.stage import Buffering, Output, Restorable, Stage
+from streams.stage import Buffering, Output, Restorable, Resumable, Stage
 from streams.watermark import Watermark
 
 log = logging.getLogger(__name__)
@@ -92,6 +92,12 @@ class Pipeline:
         for stage, state in zip(self._restorable(), kept["stages"], strict=True):
             stage.restore(state)
         self._watermark, self._ends = kept["watermark"], kept["ends"]
+
+    def resume(self, event_time: float) -> None:
+        """Miss no record of before ``event_time``: what nodes and jobs sent may be lost."""
+        for stage in self._tickers:
+            if isinstance(stage, Resumable):
+                stage.resume(event_time)
 
     def _restorable(self) -> list[Restorable]:
         stages = (*self._tickers, self._finding)

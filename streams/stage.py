@@ -53,3 +53,15 @@ class Restorable(Stage, Protocol):
     def restore(self, kept: Any) -> None:
         """Take what ``snapshot`` of a stage with equal settings returned, after saving and loading."""
         ...
+
+
+@runtime_checkable
+class Resumable(Stage, Protocol):
+    """A stage that judges missing records."""
+
+    def resume(self, event_time: float) -> None:
+        """Judge nothing as missing before ``event_time``: it may have been sent and lost here.
+
+        What was reported as missing before goes on.
+        """
+        ...

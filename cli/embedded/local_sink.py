@@ -44,7 +44,7 @@ from streams.rollup.rollup import Rows
 from streams.runtime.kafka.dead_letters import STORE_REFUSED
 from streams.runtime.partitions.clock_offsets import ClockCorrector
 from streams.runtime.partitions.partition import LIVE_SECONDS
-from streams.runtime.partitions.receive_time import IDLE_SECONDS, ReceiveTime
+from streams.runtime.partitions.receive_time import ReceiveTime
 from streams.runtime.partitions.reorder_buffer import MOST, PATIENCE_SECONDS
 from streams.runtime.snapshots.snapshot_file import Mark, Refused, Snapshot
 from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
@@ -71,9 +71,10 @@ BEAT_SECONDS = 10.0
 # Between two snapshots, and their largest share of a core, as in a stream worker. Chosen: what a process that
 # is killed lost is less than LONGEST_STOP_SECONDS, with the time of a start.
 SNAPSHOT_SECONDS = 10.0
-# A state older than this is not restored: no log covers the time between, so every node would be reported as
-# silent. A shorter stop is not reported.
-LONGEST_STOP_SECONDS = IDLE_SECONDS
+# A state older than this is not restored, for no log covers the time between. Chosen: a restart by hand,
+# beside a snapshot whose interval was long; well within the 600 s after which detectors forget a node
+# (``SilenceConfig.expected``).
+LONGEST_STOP_SECONDS = 300.0
 _PLACE = ("up", 0)
 _NO_LOG = Mark(0, 0.0, "")
 
@@ -166,12 +167,17 @@ class _ClusterPipeline:
         """Return the state, to be saved before the next record."""
         return {"pipeline": self.pipeline.snapshot(), **{name: getattr(self, name) for name in _KEPT}}
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Take what ``snapshot`` returned, in a process that starts: senders may drain their spools first."""
+    def restore(self, kept: Mapping[str, Any], *, age: float) -> None:
+        """Take what ``snapshot`` returned ``age`` seconds ago, in a process that starts.
+
+        Senders may drain their spools first, and what came since the snapshot is lost: no node is silent,
+        and no job stopped, before the senders have connected again.
+        """
         self.pipeline.restore(kept["pipeline"])
         for name in _KEPT:
             setattr(self, name, kept[name])
         self.moved = True
+        self.pipeline.resume(self.pipeline.time + age + PATIENCE_SECONDS)
 
     def finish(self) -> list[Finding]:
         """Process what is left after the last record."""
@@ -298,7 +304,7 @@ class LocalSink:
             return self._snapshots.refuse(_PLACE, Refused("old", f"it was taken {age:.0f} s ago"))
         try:
             for name, kept in saved.state.items():
-                self._new_cluster(name, now).restore(kept)
+                self._new_cluster(name, now).restore(kept, age=age)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._clusters.clear()
             return self._snapshots.refuse(_PLACE, Refused("unreadable", f"{type(error).__name__}: {error}"))

@@ -138,6 +138,11 @@ class StallWatch:
         self._last = ts if self._last is None else max(self._last, ts)
         self.due = self._last + EARLY_SECONDS
 
+    def resume(self, ts: float) -> None:
+        """Count the time without a step from ``ts`` on: what was sent before it may be lost."""
+        if self._last is not None and ts > self._last:
+            self._ahead, self._last, self.due = None, ts, ts + EARLY_SECONDS
+
     def look(self, event_time: float) -> list[Stall]:
         """Return what event time has reached of a stall, each once: suspected early, noticed, certain, and
         then again every ``REPEAT_SECONDS``, until a job without a step would be let go.

@@ -16,7 +16,7 @@ from streams.job.stage import DEFAULT_MEMORY_BYTES, JobStage
 from streams.node.batching import BatchBySecond
 from streams.node.config import NodeConfig
 from streams.node.stage import NodeStage
-from streams.stage import Buffering, Input, Output, Stage
+from streams.stage import Buffering, Input, Output, Resumable, Stage
 
 C = TypeVar("C", bound=Hashable)
 
@@ -69,6 +69,12 @@ class Tuned(Generic[C]):
     def restore(self, kept: dict[C, Stage]) -> None:
         """Take the stages of a ``snapshot``."""
         self._stages = kept
+
+    def resume(self, event_time: float) -> None:
+        """Tell the stages that records from before ``event_time`` may be lost."""
+        for stage in self._stages.values():
+            if isinstance(stage, Resumable):
+                stage.resume(event_time)
 
     def _judged(self, outputs: Sequence[Output]) -> Sequence[Output]:
         if not outputs:

@@ -118,6 +118,10 @@ class Job:
         """Take what ranks reported at ``ts`` of steps that they have not ended."""
         self._hang.note_open(steps, ts)
 
+    def resume(self, event_time: float) -> None:
+        """Count a stop that has not shown yet from ``event_time`` on."""
+        self._hang.resume(event_time)
+
     def tick(self, event_time: float, out: Out | list[Suspicion]) -> None:
         """Raise what a stall has reached by ``event_time``."""
         if event_time < self._hang.stalls.due or self._core is None:

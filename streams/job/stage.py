@@ -86,6 +86,11 @@ class JobStage:
             job.tick(event_time, out)
         return out + self._shortage.look(event_time, self._reserved, self._jobs.refused_of)
 
+    def resume(self, event_time: float) -> None:
+        """Count stops of jobs from ``event_time`` on."""
+        for _, job in self._jobs.live():
+            job.resume(event_time)
+
     @property
     def late_rows(self) -> int:
         """Rows that came after their step was judged, over all jobs held."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from slowrank.telemetry import NodeSample
-from streams.stage import Input, Output, Stage
+from streams.stage import Input, Output, Resumable, Stage
 
 
 class BatchStage(Stage, Protocol):
@@ -43,6 +43,11 @@ class BatchBySecond:
         """Process all samples left at the end of the stream."""
         samples, self._samples = self._samples, []
         return self._stage.process_many(samples) if samples else ()
+
+    def resume(self, event_time: float) -> None:
+        """Tell the stage that records from before ``event_time`` may be lost."""
+        if isinstance(self._stage, Resumable):
+            self._stage.resume(event_time)
 
 
 def _split(samples: Sequence[NodeSample], now: float) -> tuple[list[NodeSample], list[NodeSample]]:

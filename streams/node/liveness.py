@@ -39,7 +39,8 @@ _ROUNDING = 1e-3
 class _Node:
     """When a node last sent a record, the gaps before its ``recent`` ones, and which suspicions are open.
 
-    ``until`` is the event time of the last suspicion about its silence; ``left``: no longer expected.
+    ``until`` is the event time of the last suspicion about its silence; ``left``: no longer expected;
+    ``heard_from``: before that time its records may have been lost here (``Liveness.resume``).
     """
 
     location: Location
@@ -50,6 +51,12 @@ class _Node:
     unheard: bool = False
     left: bool = False
     until: float = -math.inf
+    heard_from: float = -math.inf
+
+    @property
+    def since(self) -> float:
+        """Since when its silence counts."""
+        return max(self.last, self.heard_from)
 
 
 class Liveness:
@@ -78,7 +85,8 @@ class Liveness:
             self._add(location, ts)
             return []
         # The result must not depend on whether a tick came between two records: check the gap here as well.
-        silence = ts - node.last
+        since = node.since
+        silence = ts - since
         found = self._missed_at(node, ts) if silence > self._config.unheard else []
         if silence > self._config.remembered:
             self._add(location, ts)
@@ -90,17 +98,18 @@ class Liveness:
             found += [] if node.left else _to_its_job(node, "clear", ends)
         if node.raised:
             claims = (_claim(node, kind) for kind in sorted(node.raised))
-            found += [claim.suspicion("clear", ts=ends, onset=node.last) for claim in claims]
+            found += [claim.suspicion("clear", ts=ends, onset=since) for claim in claims]
             node.raised = set()
         if silence > self._config.expected:
             self._add(location, ts)
             return found
         node.certain = node.unheard = node.left = False
-        node.recent = (*node.recent[1 - _RECENT :], abs(ts - node.last))
+        if node.last >= node.heard_from:
+            node.recent = (*node.recent[1 - _RECENT :], abs(ts - node.last))
         node.location, node.last = location, max(node.last, ts)
         # A lower bound of its deadline, cheaper than the deadline itself, which is hardly ever reached.
         wait = max(self._soonest, min(self._missed(node) - _ROUNDING, self._latest))
-        self._due.note(node.last + wait)
+        self._due.note(node.since + wait)
         return found
 
     def update_late(self, location: Location, ts: float) -> list[Suspicion]:
@@ -111,6 +120,15 @@ class Liveness:
         """
         node = self._nodes.get((location.cluster, location.node))
         return self.update(location, ts) if node is not None and ts > node.last else []
+
+    def resume(self, event_time: float) -> None:
+        """Count the silence of nodes from ``event_time`` on: what they sent before may have been lost here.
+
+        That of a node whose silence was reported before goes on.
+        """
+        for node in self._nodes.values():
+            if not node.raised:
+                node.heard_from = max(node.heard_from, event_time)
 
     def suspected_until(self, location: Location) -> float:
         """Return the event time of the last suspicion about a silence of a node; -inf without one."""
@@ -157,7 +175,7 @@ class Liveness:
             math.inf if "exporter.stale" in node.raised else stale,
             math.inf if node.unheard else min(stale, max(config.unheard, missed)),
         )
-        return node.last + after - _ROUNDING
+        return node.since + after - _ROUNDING
 
     def _missed_at(self, node: _Node, now: float) -> list[Suspicion]:
         found = list(self._overdue(node, now))
@@ -165,14 +183,15 @@ class Liveness:
         return found
 
     def _overdue(self, node: _Node, now: float) -> Iterator[Suspicion]:
-        config, silence = self._config, now - node.last
+        config, since = self._config, node.since
+        silence = now - since
         missed = self._missed(node)
         stale = max(config.stale, missed)
         few = min(stale, max(config.unheard, missed))
         if silence >= few and not node.unheard:
             node.unheard = True
-            yield _unheard(node, "raise", node.last + few)
-            yield from _to_its_job(node, "raise", node.last + few)
+            yield _unheard(node, "raise", since + few)
+            yield from _to_its_job(node, "raise", since + few)
         deadlines: tuple[tuple[Kind, float], ...] = (
             ("exporter.stale", stale),
             ("node.silent", max(config.silent, 2 * missed)),
@@ -180,17 +199,17 @@ class Liveness:
         for kind, after in deadlines:
             if after <= min(silence, config.expected) and kind not in node.raised:
                 node.raised.add(kind)
-                yield _claim(node, kind).suspicion("raise", ts=node.last + after, onset=node.last)
+                yield _claim(node, kind).suspicion("raise", ts=since + after, onset=since)
         # At its own rate: the next report may not be due yet.
         certain = max(config.certain, missed)
         if certain <= min(silence, config.expected) and not node.certain:
             node.certain = True
             claim = _claim(node, "exporter.stale", certain=True)
-            yield claim.suspicion("update", ts=node.last + certain, onset=node.last)
+            yield claim.suspicion("update", ts=since + certain, onset=since)
         if silence > config.expected and not node.left:
             # It no longer votes on a hang of its job, which may run elsewhere under the same name.
             node.left = True
-            yield from _to_its_job(node, "clear", node.last + config.expected)
+            yield from _to_its_job(node, "clear", since + config.expected)
 
     def _forget_departed(self, now: float) -> None:
         gone = [key for key, node in self._nodes.items() if now - node.last > self._config.remembered]
@@ -225,7 +244,7 @@ def _unheard(node: _Node, state: Literal["raise", "clear"], ts: float) -> Suspic
         weight=1.0,
         note=_NO_RECORD,
     )
-    return claim.suspicion(state, ts=float(math.ceil(ts)), onset=node.last)
+    return claim.suspicion(state, ts=float(math.ceil(ts)), onset=node.since)
 
 
 def _to_its_job(node: _Node, state: Literal["raise", "clear"], ts: float) -> list[Suspicion]:
@@ -240,4 +259,4 @@ def _to_its_job(node: _Node, state: Literal["raise", "clear"], ts: float) -> lis
         weight=0.0,
         note=_NO_RECORD,
     )
-    return [claim.suspicion(state, ts=float(math.ceil(ts)), onset=node.last)]
+    return [claim.suspicion(state, ts=float(math.ceil(ts)), onset=node.since)]

@@ -62,6 +62,10 @@ class NodeStage:
         self._announcer.forget(oldest)
         return found if self._minutes is None else [*found, *self._minutes.tick(event_time)]
 
+    def resume(self, event_time: float) -> None:
+        """Count the silence of nodes from ``event_time`` on."""
+        self._liveness.resume(event_time)
+
     def _batch(self, records: Sequence[Input]) -> list[Output]:
         samples = self._table.fresh(records)
         if samples and self._minutes is not None:

@@ -66,6 +66,11 @@ class HangDetector:
         self._open, self._heard = {}, 0.0
         self.stalls.new_step(number, ts, sent=sent)
 
+    def resume(self, ts: float) -> None:
+        """Count a stop that has not shown yet from ``ts`` on: what was sent before it may be lost."""
+        if self._stall is None:
+            self.stalls.resume(ts)
+
     def note_open(self, steps: Iterable[OpenStep], ts: float) -> None:
         """Note the phases of ranks in the step after the newest; what was sent before it is old."""
         if ts <= self.stalls.last:

@@ -299,13 +299,13 @@ def restarted(pool, clock, folder):
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
-@pytest.mark.parametrize(("away", "missed"), [(5, [("exporter.stale", "node-3")]), (60, [])])
+@pytest.mark.parametrize(("away", "missed"), [(5, [("exporter.stale", "node-3")]), (400, [])])
 def test_a_restart_goes_on_from_the_last_snapshot(clock, database, tmp_path, monkeypatch, end, away, missed):
-    """A node that fell silent meanwhile is missed, and no other; a process away for a minute begins anew."""
+    """A node that fell silent meanwhile is missed, and no other; after minutes a process begins anew."""
     # The clock of the test passes faster than the CPU time that snapshots may take.
     monkeypatch.setattr("cli.embedded.local_sink.MOST_CPU", 100.0)
     migrate(database)
-    records = list(traffic.nodes(count=4, seconds=250, ends=NOW + 250))
+    records = list(traffic.nodes(count=4, seconds=250 + away, ends=NOW + 250 + away))
     with open_pool(database, name="sink") as pool:
         first = restarted(pool, clock, tmp_path / "snapshots")
         send(first, clock, [r for r in records if r.ts < NOW + 120])
@@ -318,6 +318,30 @@ def test_a_restart_goes_on_from_the_last_snapshot(clock, database, tmp_path, mon
     with psycopg.connect(database) as conn:
         query = "SELECT kind, node FROM findings WHERE status NOT IN ('suspected', 'expired')"
         assert conn.execute(query).fetchall() == missed
+
+
+@pytest.mark.parametrize("away", [15, 280])
+def test_a_restart_takes_nothing_for_missing_that_it_could_not_receive(
+    clock, database, tmp_path, monkeypatch, away
+):
+    """Five nodes and a job send until the process is killed, and after it is back: nothing is reported.
+
+    Seven nodes left before, one after the other, so that the five are not all of the cluster.
+    """
+    monkeypatch.setattr("cli.embedded.local_sink.MOST_CPU", 100.0)
+    migrate(database)
+    ends = {f"node-{i}": NOW + (1000 if i < 5 else 12 * (i - 4)) for i in range(12)}
+    records = [r for r in traffic.nodes(count=12, seconds=450, ends=NOW + 450) if r.ts < ends[r.node]]
+    records += [r for r in traffic.job(ranks=16, steps=390, ends=NOW + 450) if r.ts > NOW]
+    records.sort(key=lambda r: r.ts)
+    with open_pool(database, name="sink") as pool:
+        first = restarted(pool, clock, tmp_path / "snapshots")
+        send(first, clock, [r for r in records if r.ts < NOW + 129])
+        before = told(database)
+        clock.now += away
+        second = restarted(pool, clock, tmp_path / "snapshots")
+        send(second, clock, [r for r in records if r.ts >= clock.now])
+    assert told(database) == before
 
 
 def test_no_snapshot_is_taken_before_its_findings_are_stored(clock, database, tmp_path, monkeypatch):

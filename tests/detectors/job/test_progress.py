@@ -236,3 +236,15 @@ def test_many_silent_at_once_is_a_telemetry_fault():
         presence.update(everyone, float(n))
     for n in range(20):
         assert presence.update(everyone - {0, 1, 2, 3}, 50.0 + n)[0] == []
+
+
+def test_steps_that_may_be_lost_are_not_missed():
+    """After a pause of the process a stall counts from its end, and the pause is no gap between steps."""
+    progress, ts = stepped([1.0] * 100)
+    progress.resume(ts + 300.0)
+    assert progress.look(ts + 311.9) == []
+    assert progress.look(ts + 312.0) == [Stall(ts + 300.0, ts + 312.0, score=0.8)]
+    for n, at in enumerate((299.5, 300.5, 301.5)):
+        progress.new_step(380 + n, ts + at)
+    progress.resume(ts + 100.0)
+    assert waits(progress, ts + 301.5) == [12.0, 15.0, 120.0]

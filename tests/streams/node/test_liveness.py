@@ -49,6 +49,35 @@ def test_the_job_of_a_node_is_told_that_it_is_unheard_of():
     assert [(s.kind, s.state, s.ts, s.onset) for s in said if s not in of_job] == SAID
 
 
+def test_a_silence_that_nobody_listened_to_does_not_count():
+    """It counts from when the process is back; that of a node reported before goes on."""
+    silence, gone = Liveness(), Location("c", "n2")
+    for ts in (998.25, 999.25, 1000.25, 1001.25):
+        silence.update(NODE, ts + 20.0)
+        silence.update(gone, ts)
+    assert {s.subject.node for s in silence.tick(1022.0)} == {"n2"}
+    silence.resume(1100.0)
+    assert [(s.kind, s.subject.node, s.ts) for s in silence.tick(1100.0)] == [("node.silent", "n2", 1031.25)]
+    said = [(s.kind, s.state, s.ts, s.onset) for s in silence.tick(1111.0)]
+    assert said == [(UNHEARD_KIND, "raise", 1105.0, 1100.0), ("exporter.stale", "raise", 1110.0, 1100.0)]
+    said = [(s.kind, s.state, s.ts, s.onset) for s in silence.update(NODE, 1112.0)]
+    assert said == [(UNHEARD_KIND, "clear", 1112.0, 1100.0), ("exporter.stale", "clear", 1112.0, 1100.0)]
+
+
+def test_the_pause_of_a_process_is_no_measure_of_a_nodes_rate():
+    """A node that is back is expected every second, as before, also where its spool drains."""
+    silence = Liveness()
+    for ts in (998.25, 999.25, 1000.25, 1001.25):
+        silence.update(NODE, ts)
+    silence.resume(1100.0)
+    for ts in (1040.0, 1099.5, 1100.5, 1101.5):
+        assert silence.update(NODE, ts) == []
+    assert [(s.kind, s.ts) for s in silence.tick(1112.0)] == [
+        (UNHEARD_KIND, 1107.0),
+        ("exporter.stale", 1111.5),
+    ]
+
+
 def test_what_comes_late_is_no_sign_of_life():
     """Out of turn only a record newer than the last word ends a silence; an unknown node is not met by it."""
     silence = Liveness()

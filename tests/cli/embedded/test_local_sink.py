@@ -344,6 +344,23 @@ def test_a_restart_takes_nothing_for_missing_that_it_could_not_receive(
     assert told(database) == before
 
 
+def test_a_finding_is_resolved_whose_fault_ended_while_no_process_ran(clock, database, tmp_path):
+    """A clock is set right in the minute between two processes: five minutes later its finding is over."""
+    migrate(database)
+    records = list(traffic.nodes(count=3, seconds=480, ends=NOW + 480))
+    with open_pool(database, name="sink") as pool:
+        first = restarted(pool, clock, tmp_path / "snapshots")
+        for r in (r for r in records if r.ts < NOW + 60):
+            clock.now = max(clock.now, r.ts + 0.2)
+            first.accept([replace(r, ts=r.ts - 3600.0) if r.node == "node-1" else r])
+        first.close()
+        assert stored(database) == [("host.clock_skew", "open")]
+        clock.now += 60.0
+        second = restarted(pool, clock, tmp_path / "snapshots")
+        send(second, clock, [r for r in records if r.ts >= NOW + 120])
+    assert told(database) == [("finding.opened", "host.clock_skew"), ("finding.resolved", "host.clock_skew")]
+
+
 def test_no_snapshot_is_taken_before_its_findings_are_stored(clock, database, tmp_path, monkeypatch):
     """A process that goes on from it would not put them out again."""
     migrate(database)

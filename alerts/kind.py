@@ -73,6 +73,9 @@ class Kind:
     not_beside: tuple[str, ...] = ()
     """It opens no finding while one of these kinds is active in its scope, and for two minutes after that:
     they may be all there is to it."""
+    found_anew: bool = False
+    """What shows it is measured against fixed limits all the time: a detector that has forgotten it reports
+    it again within five minutes, if it lasts."""
     steps_confirm: bool = False
     """What hardware shows of this kind counts only once slow steps confirm it."""
     excused_by_plan: bool = False

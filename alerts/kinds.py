@@ -170,6 +170,7 @@ KINDS: dict[str, Kind] = {
             hypothesis="domain",
             family="silence",
         ),
+        found_anew=True,
     ),
     "node.lemon": Kind(
         title="{place} fails again and again",
@@ -193,6 +194,7 @@ KINDS: dict[str, Kind] = {
         held_for_domain=True,
         may_stop_job=True,
         with_hang="node.silent",
+        found_anew=True,
     ),
     "gpu.unreadable": Kind(
         standing=ASIDE,
@@ -203,6 +205,7 @@ KINDS: dict[str, Kind] = {
         text="Run nvidia-smi on {place} and read its kernel log: is the driver loaded, do its GPUs answer?",
         opens_alone=True,
         may_stop_job=True,
+        found_anew=True,
     ),
     "exporter.spool": Kind(
         standing=ASIDE,
@@ -212,6 +215,7 @@ KINDS: dict[str, Kind] = {
         action="WATCH",
         text="Make room on the disk of the spool of {place}, or move it (`SLOWRANK_EXPORTER_SPOOL_DIR`).",
         opens_alone=True,
+        found_anew=True,
     ),
     "throttle.power": Kind(
         title="{place} is throttled by power",
@@ -226,6 +230,7 @@ KINDS: dict[str, Kind] = {
             hypothesis="throttle.power",
             family="clocks",
         ),
+        found_anew=True,
     ),
     "throttle.thermal": Kind(
         title="{place} is throttled by heat",
@@ -240,6 +245,7 @@ KINDS: dict[str, Kind] = {
             hypothesis="throttle.thermal",
             family="clocks",
         ),
+        found_anew=True,
     ),
     "throttle": Kind(
         action="HARDWARE_INSPECTION",
@@ -253,6 +259,7 @@ KINDS: dict[str, Kind] = {
         text="Find out why the clocks of {place} are held down.",
         phrase="hardware slowdown",
         explained_by=_THROTTLED,
+        found_anew=True,
     ),
     "clock.low": Kind(
         title="{place} runs at a low clock for no stated reason",
@@ -375,6 +382,7 @@ KINDS: dict[str, Kind] = {
         held_for_domain=True,
         heals_like="congestion",
         transfers="slowing",
+        found_anew=True,
     ),
     "link.nic_flap": Kind(
         title="{place} has lost its link",
@@ -552,6 +560,7 @@ KINDS: dict[str, Kind] = {
         phrase="host short of memory",
         action="CHECK_APP",
         text="Find what fills the memory of {place}.",
+        found_anew=True,
     ),
     "host.hung_task": Kind(
         title="{place} has processes that hang in the kernel",
@@ -578,6 +587,7 @@ KINDS: dict[str, Kind] = {
         action="WATCH",
         text="Repair the time service of {place}.",
         opens_alone=True,
+        found_anew=True,
     ),
     "host": Kind(
         action="CHECK_APP",
@@ -648,6 +658,7 @@ KINDS: dict[str, Kind] = {
             family="telemetry",
             of_cluster=True,
         ),
+        found_anew=True,
     ),
     "self": Kind(
         standing=ASIDE,

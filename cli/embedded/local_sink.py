@@ -20,6 +20,7 @@ import psycopg
 from psycopg_pool import ConnectionPool
 
 from alerts.finding import Finding
+from cli.embedded.unheld_findings import UnheldFindings
 from slowrank.telemetry import (
     BadRecord,
     JobSteps,
@@ -34,6 +35,7 @@ from slowrank.telemetry import (
 from slowrank.telemetry.checks import BAD_TIME
 from store.error_classes import REFUSED, UNAVAILABLE
 from store.findings import findings
+from store.findings.findings import LiveFinding
 from store.heartbeats import Heartbeat, beat
 from store.telemetry.batches import count, write_rows
 from streams.config.settings import Tuning
@@ -218,7 +220,7 @@ class LocalSink:
         self.jobs = JobMemory()
         self._snapshots = snapshots
         self._snapshot_due = now() + SNAPSHOT_SECONDS
-        self._restore()
+        self._unheld = UnheldFindings(self._forgotten(self._restore()))
 
     @property
     def set_aside(self) -> int:
@@ -251,6 +253,7 @@ class LocalSink:
             now = self._now()
             for cluster in self._clusters.values():
                 self._findings += cluster.tick(now)
+            self._end_unheld(now)
             self._save()
             began = time.thread_time()
             due = now >= self._snapshot_due
@@ -294,21 +297,44 @@ class LocalSink:
         if self._snapshots is not None and snapshot is not None:
             self._snapshots.save(_PLACE, snapshot)
 
-    def _restore(self) -> None:
+    def _restore(self) -> float:
+        """Restore the last snapshot; return when it was taken, -inf without one."""
         saved = None if self._snapshots is None else self._snapshots.load(_PLACE, partitions=0)
         if self._snapshots is None or saved is None:
-            return
+            return -math.inf
         now = self._now()
         # A clock that was set back meanwhile says nothing about how long the stop was.
         if not 0 <= (age := now - saved.header.taken_at) <= LONGEST_STOP_SECONDS:
-            return self._snapshots.refuse(_PLACE, Refused("old", f"it was taken {age:.0f} s ago"))
+            self._snapshots.refuse(_PLACE, Refused("old", f"it was taken {age:.0f} s ago"))
+            return -math.inf
         try:
             for name, kept in saved.state.items():
                 self._new_cluster(name, now).restore(kept, age=age)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._clusters.clear()
-            return self._snapshots.refuse(_PLACE, Refused("unreadable", f"{type(error).__name__}: {error}"))
+            self._snapshots.refuse(_PLACE, Refused("unreadable", f"{type(error).__name__}: {error}"))
+            return -math.inf
         self._snapshots.used(_PLACE)
+        return saved.header.taken_at
+
+    def _forgotten(self, since: float) -> list[LiveFinding]:
+        """Return the open findings that were detected since the state was saved, all without a state."""
+        try:
+            with self._pool.connection() as conn:
+                return [f for f in findings.live(conn) if f.detected_at.timestamp() > since]
+        except UNAVAILABLE as error:
+            log.warning("findings of the last process stay open until they expire: %s", error)
+            return []
+
+    def _end_unheld(self, now: float) -> None:
+        ended = self._unheld.ended(now)
+        try:
+            for finding in ended:
+                with self._pool.connection() as conn:
+                    findings.end_unheld(conn, finding.id, datetime.fromtimestamp(now, UTC))
+                self._unheld.end(finding)
+        except UNAVAILABLE as error:
+            log.warning("the database is unavailable, %d findings are resolved later: %s", len(ended), error)
 
     def _take(self, record: Record) -> str:
         now, data = self._now(), encode(record)
@@ -324,6 +350,7 @@ class LocalSink:
         if found is None and refused is not None:
             raise refused
         self._findings += found or []
+        self._unheld.update(received, now)
         self.accepted += 1
         return received.cluster
 
@@ -357,6 +384,7 @@ class LocalSink:
                 self._beat(conn, now)
                 while self._findings:
                     first = self._findings[0]
+                    self._unheld.hold(first)
                     config = self._tuning.finding(first.subject.cluster)
                     self._store(first.id, partial(findings.save, conn, first, config))
                     # Only now: after a lost connection this finding is the first to be stored.

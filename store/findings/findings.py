@@ -65,6 +65,19 @@ class FindingChange:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveFinding:
+    """What is needed to see whether a process holds an open finding, and whether its subject reports."""
+
+    id: str
+    dedup_key: str
+    kind: str
+    cluster: str
+    node: str | None
+    job_id: str | None
+    detected_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """Who changes a finding, when and why; ``version``: the one they have seen, None for any."""
 
@@ -191,21 +204,44 @@ def _expire_silent_in(conn: Connection[Any], cluster: str, now: datetime, config
         with conn.transaction():
             # Read again under its lock: a detector may have updated it since.
             row = _to_change(conn, finding_id, Edit("slowrank", now))
-            if (
-                row["last_seen_at"] < silent
-                and (after := transition(row["status"], "expired")) != row["status"]
-            ):
+            if row["last_seen_at"] < silent:
                 # When the stage would have ended it: the window in which a relapse reopens it starts there.
                 ended = row["last_seen_at"] + timedelta(seconds=config.open_expires_after_seconds)
-                conn.execute(
-                    "UPDATE findings SET status = %s, resolved_at = %s, version = version + 1, "
-                    "updated_at = clock_timestamp() WHERE id = %s",
-                    (after, ended, finding_id),
-                )
-                event = event_of(notified_state(row), replace(notified_state(row), status=after))
-                _add_history(conn, finding_id, event or "finding.expired", Edit("slowrank", now))
-                _publish(conn, finding_id, event, now)
+                _end(conn, row, "expired", ended, now)
     return len(ids)
+
+
+def live(conn: Connection[Any]) -> list[LiveFinding]:
+    """Return the open findings of detectors."""
+    rows = conn.execute(
+        "SELECT id, dedup_key, kind, cluster, node, job_id, detected_at FROM findings "
+        "WHERE status IN ('open', 'acknowledged') AND NOT shadow ORDER BY id"
+    ).fetchall()
+    return [LiveFinding(*row) for row in rows]
+
+
+def end_unheld(conn: Connection[Any], finding_id: str, now: datetime) -> None:
+    """Resolve a finding whose fault has ended since the last process that held it."""
+    with conn.transaction():
+        row = _to_change(conn, finding_id, Edit("slowrank", now))
+        _end(conn, row, "recovered", now, now)
+
+
+def _end(
+    conn: Connection[Any], row: Row, how: Literal["expired", "recovered"], ended: datetime, now: datetime
+) -> None:
+    """End a locked finding, unless it has ended, and emit the event."""
+    after = transition(row["status"], how)
+    if after == row["status"]:
+        return
+    conn.execute(
+        "UPDATE findings SET status = %s, resolved_at = %s, version = version + 1, "
+        "updated_at = clock_timestamp() WHERE id = %s",
+        (after, ended, row["id"]),
+    )
+    event = event_of(notified_state(row), replace(notified_state(row), status=after))
+    _add_history(conn, row["id"], event or f"finding.{after}", Edit("slowrank", now))
+    _publish(conn, row["id"], event, now)
 
 
 def history(conn: Connection[Any], finding_id: str) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ class Tuned(Generic[C]):
         self._stages = kept
 
     def resume(self, event_time: float) -> None:
-        """Tell the stages that records from before ``event_time`` may be lost."""
+        """Resume the stages: records of before ``event_time`` may be lost."""
         for stage in self._stages.values():
             if isinstance(stage, Resumable):
                 stage.resume(event_time)

@@ -45,7 +45,7 @@ class BatchBySecond:
         return self._stage.process_many(samples) if samples else ()
 
     def resume(self, event_time: float) -> None:
-        """Tell the stage that records from before ``event_time`` may be lost."""
+        """Resume the stage: records of before ``event_time`` may be lost."""
         if isinstance(self._stage, Resumable):
             self._stage.resume(event_time)
 

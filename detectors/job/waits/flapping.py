@@ -57,7 +57,7 @@ _KEPT, _FEWEST, _LASTS_STEPS, _CHANCE = 32, 5, 30, 2e-2
 _NEARLY = 2.0
 
 # Of the steps between two events, what they differ by where they come by a schedule.
-_REGULAR = 0.05
+_REGULAR = 0.1
 
 # Of the longest distance between two events: since the last.
 _OVER = 2.0

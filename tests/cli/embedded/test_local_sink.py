@@ -361,6 +361,33 @@ def test_a_finding_is_resolved_whose_fault_ended_while_no_process_ran(clock, dat
     assert told(database) == [("finding.opened", "host.clock_skew"), ("finding.resolved", "host.clock_skew")]
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_a_finding_that_no_detector_knows_any_more_is_resolved(clock, database, tmp_path, right):
+    """After ten minutes without its fault, where its node reports to this process; no other is touched."""
+    migrate(database)
+    records = [
+        r for r in traffic.nodes(count=3, seconds=780, ends=NOW + 780) if r.ts < NOW + 60 or r.seq % 5 == 0
+    ]
+
+    def as_sent(r, *, right=False):
+        return r if right or r.node != "node-1" else replace(r, ts=r.ts - 3600.0)
+
+    with open_pool(database, name="sink") as pool:
+        first = restarted(pool, clock, tmp_path / "1")
+        for r in (r for r in records if r.ts < NOW + 60):
+            clock.now = max(clock.now, r.ts + 0.2)
+            first.accept([as_sent(r), replace(as_sent(r), cluster="elsewhere"), lost_gpu("node-0")])
+        first.close()
+        before = told(database)
+        assert [kind for _, kind in before].count("host.clock_skew") == 2
+        second = restarted(pool, clock, tmp_path / "2")
+        for r in (r for r in records if r.ts >= NOW + 120):
+            clock.now = max(clock.now, r.ts + 0.2)
+            second.accept([as_sent(r, right=right)])
+            second.tick()
+    assert told(database)[len(before) :] == [("finding.resolved", "host.clock_skew")] * right
+
+
 def test_no_snapshot_is_taken_before_its_findings_are_stored(clock, database, tmp_path, monkeypatch):
     """A process that goes on from it would not put them out again."""
     migrate(database)

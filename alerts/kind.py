@@ -42,7 +42,7 @@ class Kind:
 
     ``title`` may name ``{place}``, ``{group}`` (the place, else some ranks of the job), ``{ratio}``,
     ``{peers}``, ``{missing}`` (what a stopped job lacks), ``{again}`` (how often it has stopped), ``{since}``
-    (whether transfers are slow in single steps) and ``{model}`` (the GPU model of slow ranks);
+    (whether transfers are slow in single steps), ``{model}`` and ``{nodes}`` (of slow ranks);
     ``text``, the advice, ``{place}``. ``meaning`` is the Markdown of its row in ``docs/findings.md``;
     ``phrase`` names it as a cause in a few words.
 

@@ -4,7 +4,7 @@ import math
 
 
 def at_least(least: int, trials: int, chance: float) -> float:
-    """Return the chance of ``least`` successes or more in so many ``trials``, each of ``chance``."""
+    """Return P(X >= ``least``) of a binomial X of ``trials`` with a ``chance`` between 0 and 1."""
     ways = (
         math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
         for k in range(least, trials + 1)

@@ -307,6 +307,9 @@ def _isolating(next_step: Action, brief: _Brief, config: FindingConfig) -> Actio
     of_group = brief.subject.type == "group" and not brief.case.made_of_ranks
     if not (of_group or brief.subject.type == "job") or brief.case.opened_at is None:
         return next_step
+    if brief.cause.hypothesis == "imbalance.machine":
+        # All of them are slow: none is the one culprit among them.
+        return next_step
     suspects = brief.suspects
     if of_group:
         if not brief.sure:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -73,10 +74,13 @@ BEAT_SECONDS = 10.0
 # Between two snapshots, and their largest share of a core, as in a stream worker. Chosen: what a process that
 # is killed lost is less than LONGEST_STOP_SECONDS, with the time of a start.
 SNAPSHOT_SECONDS = 10.0
-# A state older than this is not restored, for no log covers the time between. Chosen: a restart by hand,
-# beside a snapshot whose interval was long; well within the 600 s after which detectors forget a node
-# (``SilenceConfig.expected``).
+# A state older than this is not restored, for no log covers the time between. Chosen: enough for a restart by
+# hand, and below the 600 s after which detectors forget a node (``SilenceConfig.expected``).
 LONGEST_STOP_SECONDS = 300.0
+
+# How far the event time of findings may be behind the time at which the state was saved. Chosen: records are
+# held for 20 s, and clocks and spools are some seconds behind.
+LAG_SECONDS = 60.0
 _PLACE = ("up", 0)
 _NO_LOG = Mark(0, 0.0, "")
 
@@ -321,7 +325,7 @@ class LocalSink:
         """Return the open findings that were detected since the state was saved, all without a state."""
         try:
             with self._pool.connection() as conn:
-                return [f for f in findings.live(conn) if f.detected_at.timestamp() > since]
+                return [f for f in findings.live(conn) if f.detected_at.timestamp() > since - LAG_SECONDS]
         except UNAVAILABLE as error:
             log.warning("findings of the last process stay open until they expire: %s", error)
             return []
@@ -330,7 +334,8 @@ class LocalSink:
         ended = self._unheld.ended(now)
         try:
             for finding in ended:
-                with self._pool.connection() as conn:
+                # One that expired long ago may have been deleted.
+                with suppress(findings.NotFound), self._pool.connection() as conn:
                     findings.end_unheld(conn, finding.id, datetime.fromtimestamp(now, UTC))
                 self._unheld.end(finding)
         except UNAVAILABLE as error:

@@ -12,8 +12,9 @@ from store.findings.findings import LiveFinding
 # in which detectors find again what lasts (``Kind.found_anew``), and five as for any recovery
 # (``FindingConfig.resolve_after_seconds``).
 QUIET_SECONDS = 600.0
-# A longer pause between records begins the time anew. As ``SilenceConfig.silent``.
-PAUSE_SECONDS = 30.0
+# A longer pause between records begins the time anew. Chosen: nodes that are scraped may report every five
+# minutes.
+PAUSE_SECONDS = 400.0
 
 _Place = tuple[str, str | None]
 """Cluster, and node where there is one."""
@@ -21,6 +22,8 @@ _Place = tuple[str, str | None]
 
 @dataclass(slots=True)
 class _Reports:
+    """Receive times of the first and the ``last`` record without a pause between [Unix seconds]."""
+
     since: float
     last: float
 
@@ -33,7 +36,7 @@ class UnheldFindings:
     """
 
     def __init__(self, live: Iterable[LiveFinding] = ()) -> None:
-        self._left = {f.dedup_key: f for f in live if f.job_id is None and kind_of(f.kind).found_anew}
+        self._left = {f.dedup_key: f for f in live if kind_of(f.kind).found_anew}
         self._reports: dict[_Place, _Reports | None] = {_place(f): None for f in self._left.values()}
 
     def update(self, record: Record, now: float) -> None:
@@ -65,7 +68,7 @@ class UnheldFindings:
         reports = self._reports[_place(finding)]
         if reports is None or now - reports.last > PAUSE_SECONDS:
             return False
-        return now - reports.since >= QUIET_SECONDS
+        return reports.last - reports.since >= QUIET_SECONDS
 
 
 def _place(finding: LiveFinding) -> _Place:

@@ -9,7 +9,7 @@ recorded jobs (What-if analysis, OSDI'25).
 *Stage*: with m_g the median compute of stage g in a step, the largest stage is reported where its
 m_g / mean of the others is at least 1.10 in the median and in 90 % of the steps, all its members agree within
 3 % (or twice the dispersion), and the job slowdown is at least 1.05. Once found it lasts while it reaches
-half of that, and its members agree to twice as much.
+half of each excess, and while its members differ by at most twice as much.
 
 *Workload*: the lasting part of each rank's log ratio (its median) is taken out of its compute; reported where
 the job slowdown that remains is at least 1.10 and no rank is the slowest in over half of the steps.

@@ -227,11 +227,13 @@ def _stage(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -> JobSlo
         return None
     seconds = np.where(slow, np.nan, ratios.history.last("compute", ratios.settled))
     high = stage_ratio(seconds, groups, found.group) >= MIN_STAGE_RATIO
+    same = before is not None and number == found.group
+    began = (before.onset_lo, before.onset) if before is not None and same else _since(ratios, high)
     members = groups.members[found.group]
     members = members[members >= 0]
     usual = float(nan_median(ratios.history.last("compute", _STAGE_STEPS)[:, members].ravel()))
     stage = SlowStage(found.group, members, found.ratio, usual)
-    return JobSlowness("stage", found.job_slowdown, *_since(ratios, high), stage=stage)
+    return JobSlowness("stage", found.job_slowdown, *began, stage=stage)
 
 
 def _workload(ratios: Ratios, slow: Bools) -> JobSlowness | None:

@@ -204,13 +204,16 @@ class LostTime(Generic[K]):
         return account.cost(at)
 
     def charge_steps(self, key: K, gpu_seconds: float, at: float, *, onset: float) -> Cost:
-        """Return what ``key`` has cost up to ``at``, where the steps since its onset show by themselves what
-        they lost: these are taken without that."""
-        if key not in self._open:
-            self._open[key] = _Account(has_past=False, of_rank=False)
-            self._open[key].marks.append((onset, 0.0))
-        self._open[key].total = gpu_seconds
-        return self._open[key].cost(at)
+        """Return the cost of ``key`` up to ``at``: ``gpu_seconds`` lost in single long steps since ``onset``.
+
+        The caller passes these steps to ``step`` without that time: no other account is charged for it.
+        """
+        account = self._open.get(key)
+        if account is None:
+            account = self._open[key] = _Account(has_past=False, of_rank=False)
+            account.marks.append((onset, 0.0))
+        account.total = gpu_seconds
+        return account.cost(at)
 
     def _note(self, account: _Account, slowdown: Slowdown) -> None:
         before = account.excess

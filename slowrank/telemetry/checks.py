@@ -429,6 +429,8 @@ def _check_step_rows(block: Block, rows: bytes, now: float | None) -> None:
 
 def check_step_part(name: str, part: float, step_seconds: float) -> None:
     """Raise ``BadRecord`` for a part of a step that cannot be; NaN is one that is not given."""
+    if part == math.inf:
+        raise BadRecord("bad_number", f"{name} is infinite: leave it out where it was not measured")
     if part < _LEAST_PART_SECONDS:
         detail = f"{name} is {part:.6g}, below 0: leave it out where it was not measured"
         raise BadRecord("bad_number", detail)

@@ -48,6 +48,9 @@ _USUAL_STEPS, _WARM_UP = 50, 20
 # be alike, and of the steps that may be long.
 _LONGER, _SIGMAS, _OF_STEP, _HALF = 0.5, 5.0, 0.1, 0.5
 
+# Share of a step from which transfers are compared with themselves (chosen).
+_LEAST_SHARE = 0.01
+
 # Ranks whose transfers may be long by themselves, and as a share of all: those of ``slow_rings``.
 _FEW, _SHARE = 4, 20
 
@@ -153,7 +156,9 @@ class FlappingTransfers:
         if abs(now.busy - usual_busy) > _HALF * longer or now.transfer - usual_transfer < _HALF * longer:
             return None
         ended, took = float(nan_max(times.ts)), float(nan_median(times.step))
-        ratio = now.transfer / max(usual_transfer, 1e-9)
+        # What usually takes next to no time has no ratio.
+        took_usually = max(usual_transfer, _LEAST_SHARE * (usual + usual_busy))
+        ratio = 1.0 + (now.transfer - usual_transfer) / took_usually
         return _Event(self._step, self._step, ended - took, ended, now.transfer, ratio, longer)
 
     def _take(self, event: _Event, idling: Idling) -> None:

@@ -87,6 +87,9 @@ class JobCosts:
         accounts = self._lost_between if key[0].cost == "between" else self._lost
         if s.state == "clear":
             self._open.remove(key)
+            if key[0].cost == "steps":
+                # The long steps since the last report.
+                accounts.charge_steps(key, self._flapped_gpus, s.ts, onset=s.onset_lo or s.onset)
             lost = Lost(gpu_seconds=round(accounts.close(key, s.ts), 3), gpus=0.0)
             return msgspec.structs.replace(s, lost=lost)
         if key[0].cost == "steps":

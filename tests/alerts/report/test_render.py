@@ -144,6 +144,31 @@ def job_wide(ts):
     return replace(slow(0, ts=ts, hypotheses={"data": 5.0}), kind="straggler.job_wide", subject=subject)
 
 
+def test_nodes_that_are_all_slow_are_named_and_none_is_the_one_culprit():
+    """Two of a job's nodes may be of a class: no eviction says that one of them is bad."""
+    names = ("n1", "n2")
+    nodes = tuple(
+        Suspect(subject=Subject(type="node", cluster="c", node=name, job_id="j"), probability=0.5)
+        for name in names
+    )
+    note = Evidence(
+        metric="compute_seconds", unit="s", detector="peer_step", value=1.2, note=f"nodes {', '.join(names)}"
+    )
+    both = replace(
+        job_wide(40.0),
+        hypotheses={"imbalance.machine": 5.0},
+        evidence=(note,),
+        suspects=nodes,
+        slowdown_ratio=1.2,
+    )
+    (found,) = told([both])
+    finding = found["job"]
+    assert finding.title == "Ranks of job j on n1, n2 take 1.20x as long to compute as the others"
+    assert [s.subject.node for s in finding.suspects] == ["n1", "n2"]
+    assert (finding.action.code, finding.action.eviction) == ("RUN_DIAG", None)
+    assert finding.action.text.startswith("Run diagnostics on n1, n2,")
+
+
 @pytest.mark.parametrize(
     ("beside", "expected"), [([job_wide(40.0)], "info"), ([slow(0, ts=40.0)], "critical")]
 )

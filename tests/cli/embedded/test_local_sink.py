@@ -361,13 +361,15 @@ def test_a_finding_is_resolved_whose_fault_ended_while_no_process_ran(clock, dat
     assert told(database) == [("finding.opened", "host.clock_skew"), ("finding.resolved", "host.clock_skew")]
 
 
-@pytest.mark.parametrize("right", [True, False])
-def test_a_finding_that_no_detector_knows_any_more_is_resolved(clock, database, tmp_path, right):
+@pytest.mark.parametrize("job_id", [None, "j"])
+@pytest.mark.parametrize(("right", "every"), [(True, 5), (False, 5), (True, 60)])
+def test_a_finding_that_no_detector_knows_any_more_is_resolved(
+    clock, database, tmp_path, right, every, job_id
+):
     """After ten minutes without its fault, where its node reports to this process; no other is touched."""
     migrate(database)
-    records = [
-        r for r in traffic.nodes(count=3, seconds=780, ends=NOW + 780) if r.ts < NOW + 60 or r.seq % 5 == 0
-    ]
+    sent = traffic.nodes(count=3, seconds=780, ends=NOW + 780)
+    records = [replace(r, job_id=job_id) for r in sent if r.ts < NOW + 60 or r.seq % every == 0]
 
     def as_sent(r, *, right=False):
         return r if right or r.node != "node-1" else replace(r, ts=r.ts - 3600.0)

@@ -442,9 +442,11 @@ def test_the_time_window_holds_for_every_step_row():
         decode_steps(encode(some_steps({"ts": NOW + 9000})), now=NOW)
 
 
-@pytest.mark.parametrize("part", [{"compute_seconds": 600.0}, {"checkpoint_seconds": -1.0}])
+@pytest.mark.parametrize(
+    "part", [{"compute_seconds": 600.0}, {"checkpoint_seconds": -1.0}, {"data_seconds": math.inf}]
+)
 def test_a_part_of_a_step_that_cannot_be_is_refused(part):
-    """More than ten times the step, or below zero; of rows in which all are missing nothing is said."""
+    """More than ten times the step, below zero or infinite; of rows that lack all nothing is said."""
     decode_steps(encode(some_steps()), now=NOW)
     with pytest.raises(BadRecord, match=f"bad_number: {next(iter(part))} is "):
         decode_steps(encode(some_steps(part)), now=NOW)

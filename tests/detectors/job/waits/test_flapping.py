@@ -177,3 +177,17 @@ def test_waits_that_are_long_while_transfers_are_not_are_none():
         for times in steps(lambda number: 0.0)
     ]
     assert not any(watched(many))
+
+
+def test_transfers_that_usually_take_next_to_no_time_have_a_ratio_to_one_per_cent_of_the_step():
+    """Transfers that contain the waiting are none at all on the rank that the others wait for."""
+    many = [
+        replace(times, comm=times.comm - np.fmin.reduce(times.comm) * (times.number not in LONG))
+        for times in steps(lambda number: 2.0 * (number in LONG), told=TOLD["waits"])
+    ]
+    found = [one for one in watched(many) if one is not None]
+    assert found
+    assert 50.0 < found[-1].ratio < 300.0
+
+
+LONG = frozenset(np.flatnonzero([at_random(0.1, 1.0)(number) for number in range(STEPS)]).tolist())

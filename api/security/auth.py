@@ -209,5 +209,5 @@ def _take(services: Services, name: str, rate: Rate) -> None:
     if wait:
         detail = f"at most {rate.per_second:g} requests a second, {rate.burst:g} at once; see Retry-After"
         if rate == WRITE:
-            detail += "; for telemetry, send all ranks and devices of a node in one POST a second"
+            detail += "; for telemetry, send rows of all ranks and devices of a node in one POST a second"
         raise Problem(429, "too-many-requests", detail, headers={"retry-after": str(int(wait) + 1)})

@@ -93,16 +93,16 @@ def stage_imbalance(
     others = np.delete(medians, slow, axis=1)
     ratio = float(np.median(medians[:, slow] / others.mean(axis=1)))
     share = _LASTS if slow == found else 1.0
-    least = 1.0 + share * (MIN_STAGE_RATIO - 1.0)
-    persistent = np.mean(medians[:, slow] >= least * others.mean(axis=1))
-    if ratio < least or persistent < _SHARE_OF_STEPS:
+    least_ratio = 1.0 + share * (MIN_STAGE_RATIO - 1.0)
+    persistent = np.mean(medians[:, slow] >= least_ratio * others.mean(axis=1))
+    if ratio < least_ratio or persistent < _SHARE_OF_STEPS:
         return None
     members = nan_median(compute[:, stages.members[slow][stages.members[slow] >= 0]], axis=0)
     if share * np.ptp(members) > max(_MEMBER_SPREAD, 2 * dispersion) * usual[slow]:
         return None
     slowdown = job_slowdown(step_seconds, compute)
-    least = 1.0 + share * (MIN_JOB_SLOWDOWN - 1.0)
-    return StageImbalance(slow, ratio, slowdown) if slowdown >= least else None
+    least_slowdown = 1.0 + share * (MIN_JOB_SLOWDOWN - 1.0)
+    return StageImbalance(slow, ratio, slowdown) if slowdown >= least_slowdown else None
 
 
 def stage_ratio(compute: Floats, stages: PeerGroups, group: int) -> Floats:

@@ -43,10 +43,15 @@ Ints = npt.NDArray[np.intp]
 # Steps that make a usual one, and before which none is long: those of warm-up.
 _USUAL_STEPS, _WARM_UP = 50, 20
 
-# Of what is usual, of the robust sd of that, and of a step: by which a long step idles longer. And of this
-# excess: by which the rest of the step may have changed, and transfers have; and of the distances that may
-# be alike, and of the steps that may be long.
-_LONGER, _SIGMAS, _OF_STEP, _HALF = 0.5, 5.0, 0.1, 0.5
+# Of what is usual, of the robust sd of that, and of a step: by which a long step idles longer (chosen).
+_LONGER, _SIGMAS, _OF_STEP = 0.5, 5.0, 0.1
+
+# Chosen, of that excess: by which the rest of the step may have changed, and by which transfers must have.
+_MOST_OTHER, _LEAST_TRANSFER = 0.5, 0.5
+
+# Chosen: share of the steps since the first event that may be long, and of the distances between two events
+# that may be alike.
+_MOST_LONG, _MOST_ALIKE = 0.5, 0.5
 
 # Share of a step from which transfers are compared with themselves (chosen).
 _LEAST_SHARE = 0.01
@@ -54,6 +59,7 @@ _LEAST_SHARE = 0.01
 # Ranks whose transfers may be long by themselves, and as a share of all: those of ``slow_rings``.
 _FEW, _SHARE = 4, 20
 
+# Events kept, the fewest that are found, over so many steps, and by what chance in a job (chosen).
 _KEPT, _FEWEST, _LASTS_STEPS, _CHANCE = 32, 5, 30, 2e-2
 
 # Of the log-likelihood of when they began: as good as the best (two standard errors, as of a parameter).
@@ -153,7 +159,9 @@ class FlappingTransfers:
         usual_busy, usual_transfer = float(np.median(busy)), float(np.median(transfer))
         if longer < max(_SIGMAS * float(spread(idle)), _OF_STEP * (usual + usual_busy)):
             return None
-        if abs(now.busy - usual_busy) > _HALF * longer or now.transfer - usual_transfer < _HALF * longer:
+        if abs(now.busy - usual_busy) > _MOST_OTHER * longer:
+            return None
+        if now.transfer - usual_transfer < _LEAST_TRANSFER * longer:
             return None
         ended, took = float(nan_max(times.ts)), float(nan_median(times.step))
         # What usually takes next to no time has no ratio.
@@ -187,9 +195,9 @@ class FlappingTransfers:
         share = (at[-1] - at[likeliest]) / (at[-1] - self._since)
         if steps < _LASTS_STEPS or at_least(n - 1 - likeliest, n - 1, share) >= _CHANCE:
             return None
-        if sum(event.last - event.first + 1 for event in own) > _HALF * steps:
+        if sum(event.last - event.first + 1 for event in own) > _MOST_LONG * steps:
             return None
-        if np.mean(np.abs(apart - np.median(apart)) <= _REGULAR * np.median(apart)) > _HALF:
+        if np.mean(np.abs(apart - np.median(apart)) <= _REGULAR * np.median(apart)) > _MOST_ALIKE:
             return None
         lost = sum(event.lost for event in own)
         job_slowdown = float(slowdown(own[-1].ended - own[0].started, lost))
@@ -249,7 +257,7 @@ def _idle(times: StepTimes) -> _Idle | None:
     else:
         idling, idle = "rest", times.step - times.compute - np.nan_to_num(times.data)
     read = np.isfinite(idle)
-    # One rank alone shows nobody's transfers but its own waits.
+    # One rank alone shows its own waits and no transfers of others.
     if np.count_nonzero(read) < 2 or not (read.all() or idling == "transfers"):
         return None
     shared = float(idle[read].min())

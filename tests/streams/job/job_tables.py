@@ -3,8 +3,12 @@
 import numpy as np
 
 from benchmarks.detection.step_jobs import records
+from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import Suspicion
+from streams.job.rows.step_rows import Identity
 from streams.job.stage import JobStage
+from streams.job.view import JobView
+from streams.open_suspicions import OpenSuspicions
 from streams.stage import Input
 
 
@@ -54,3 +58,18 @@ def job_level(suspicions):
 
 def steps_between(table, first, last):
     return int(np.searchsorted(table.ts, last - 1e-6) - np.searchsorted(table.ts, first - 1e-6))
+
+
+def two_ranks(result, *, world_size=0):
+    """The view of a job of two ranks after a step with this ``result``."""
+    return JobView(
+        cluster="c",
+        job_id="job",
+        attempt=0,
+        roster=(0, 1),
+        identities={rank: Identity("n", None, None, (), "") for rank in (0, 1)},
+        core=StragglerDetector(2, None),
+        open=OpenSuspicions(30.0),
+        result=result,
+        world_size=world_size,
+    )

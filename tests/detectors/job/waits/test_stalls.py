@@ -75,7 +75,7 @@ def test_a_rank_that_alone_stalls_again_and_again_is_told(part, parts):
 
 @pytest.mark.parametrize(("together", "expected"), [(8, 8), (7, 8), (3, 1)])
 def test_ranks_of_one_machine_that_stall_together_are_told_as_all_of_it(together, expected):
-    """One that stalls longest with a few others is told by itself."""
+    """One that stalls longest with a few others is named by itself."""
     ranks = range(2 * PER_MACHINE, 2 * PER_MACHINE + together)
     _, found = told(every(40, *ranks))
     assert set(MACHINES[list(found.ranks)]) == {2}

@@ -5,13 +5,10 @@ import pytest
 
 from detectors.job.waits.flapping import Flapping
 from detectors.straggler.core import StepResult
-from detectors.straggler.step_detector import StragglerDetector
 from streams.job.config import JobStageConfig
 from streams.job.detectors.flapping import FlappingDetector
 from streams.job.rows.step_aligner import Step
-from streams.job.rows.step_rows import Identity
-from streams.job.view import JobView
-from streams.open_suspicions import OpenSuspicions
+from tests.streams.job.job_tables import two_ranks
 
 
 def standing(idling, *, world_size=2):
@@ -27,17 +24,7 @@ def standing(idling, *, world_size=2):
         onset_lo=90.0,
         onset=92.0,
     )
-    view = JobView(
-        cluster="c",
-        job_id="job",
-        attempt=0,
-        roster=(0, 1),
-        identities={rank: Identity("n", None, None, (), "") for rank in (0, 1)},
-        core=StragglerDetector(2, None),
-        open=OpenSuspicions(30.0),
-        result=StepResult(flapping=found),
-        world_size=world_size,
-    )
+    view = two_ranks(StepResult(flapping=found), world_size=world_size)
     step = Step(7, frozenset({0, 1}), np.arange(2), np.full(2, 100.0), np.full((10, 2), np.nan))
     return list(FlappingDetector(JobStageConfig()).step(view, step).values())
 

@@ -14,6 +14,7 @@ from streams.job.rows.step_rows import Identity
 from streams.job.suspicions import about_job
 from streams.job.view import JobView
 from streams.open_suspicions import OpenSuspicions
+from tests.streams.job.job_tables import two_ranks
 
 KEY = (NETWORK, -1)
 
@@ -23,16 +24,7 @@ KEY = (NETWORK, -1)
 )
 def test_a_network_that_stays_slow_is_seen_until_it_recovers(at, recovered, seen):
     """Found at 0 s and reported every 30 s from then on."""
-    view = JobView(
-        cluster="c",
-        job_id="job",
-        attempt=0,
-        roster=(0, 1),
-        identities={rank: Identity("n", None, None, (), "") for rank in (0, 1)},
-        core=StragglerDetector(2, None),
-        open=OpenSuspicions(30.0),
-        result=StepResult(network_recovered=recovered),
-    )
+    view = two_ranks(StepResult(network_recovered=recovered))
     slow = about_job(
         view,
         0.0,

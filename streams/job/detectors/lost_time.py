@@ -1,6 +1,8 @@
 """What open suspicions have cost: the accounts of ``detectors.job.lost_time``, kept by aspect and rank."""
 
+import itertools
 import math
+from collections import deque
 from collections.abc import Mapping
 
 import msgspec
@@ -35,6 +37,13 @@ _MOST_STALLED = 0.5
 _SAMPLE = 256
 
 
+# Steps over which it is seen how many a row stands for. Chosen: a lost row or two leave their median alone.
+_APART = 9
+
+# Chosen: as much as steps may be shorter than the last one.
+_IN_TIME = 1.5
+
+
 class JobCosts:
     """The costs of one job's suspicions: sees each step before the detectors do, and raises nothing."""
 
@@ -44,6 +53,7 @@ class JobCosts:
         self._lost: LostTime[Key] = LostTime()
         # Apart from the steps: what is between two of them is no part of either, and charged to nothing else.
         self._lost_between: LostTime[Key] = LostTime()
+        self._numbers: deque[tuple[int, float]] = deque(maxlen=_APART + 1)
         self._open: set[Key] = set()
         self._roster: tuple[int, ...] = ()
         self._machines: dict[str, frozenset[int]] = {}
@@ -52,6 +62,7 @@ class JobCosts:
 
     def restart(self, *, new_run: bool) -> None:
         """Go on with the accounts: a restart does not mend what is slow."""
+        self._numbers.clear()
 
     def resized(self) -> None:
         """Learn the healthy step anew: the job has other ranks."""
@@ -69,9 +80,12 @@ class JobCosts:
         seconds -= checkpoint if checkpoint > 0 else 0.0
         # Where only some ranks log, all of the job waits with them.
         in_step, work = not view.core.asynchronous, _work(step.values[_COMPUTE])
-        last = _last_ranks(step) if view.core.alike and len(step.ranks) >= view.world_size else ()
-        at, gpus = step.closed_at, view.gpus
         seconds -= self._flapping(view)
+        at, stands_for = step.closed_at, self._stands_for(step, seconds)
+        gpus = view.gpus * stands_for
+        # Of steps that are not logged each, or only their mean, another rank may have been the last.
+        whole_step = stands_for == 1 and len(step.ranks) >= view.world_size
+        last = _last_ranks(step) if view.core.alike and whole_step else ()
         self._lost.step(seconds, work, at, gpus=gpus, in_step=in_step, last=last)
         # As if the step were the work: only what is longer around it is lost here.
         whole = seconds + view.result.job_wide.between
@@ -100,6 +114,17 @@ class JobCosts:
         self._open.add(key)
         lost = Lost(gpu_seconds=round(cost.gpu_seconds, 3), gpus=round(cost.gpus, 4))
         return msgspec.structs.replace(s, lost=lost)
+
+    def _stands_for(self, step: Step, seconds: float) -> int:
+        """Return how many steps have been made for each that is logged, by their numbers, if they can have
+        been made in the time between."""
+        self._numbers.append((step.number, step.closed_at))
+        (first, since), (last, at) = self._numbers[0], self._numbers[-1]
+        numbers = [number for number, _ in self._numbers]
+        apart = sorted(b - a for a, b in itertools.pairwise(numbers))
+        if len(apart) < _APART or (last - first) * seconds > _IN_TIME * (at - since):
+            return 1
+        return max(apart[len(apart) // 2], 1)
 
     def _flapping(self, view: JobView) -> float:
         """Return what transfers that are long again and again lost in this step, once they are charged."""

@@ -71,16 +71,16 @@ def view_of(open_, *, world_size=0, flapping=None):
     )
 
 
-def charged(made, raised, *, at=150, world_size=0, aspect=COMPUTE):
+def charged(made, raised, *, at=150, onset=100.0, world_size=0, aspect=COMPUTE):
     """Return the GPU-seconds of each suspicion of ``raised`` ({rank: ratio}), raised at step ``at``."""
     lost, view = JobCosts(), view_of(OpenSuspicions(30.0), world_size=world_size)
     for step in made:
         lost.step(view, step)
         if step.number == at:
             for rank, ratio in raised.items():
-                lost.stamped((aspect, rank), suspicion(rank, 100.0, step.closed_at, ratio=ratio))
+                lost.stamped((aspect, rank), suspicion(rank, onset, step.closed_at, ratio=ratio))
     end = made[-1].closed_at
-    over = [lost.stamped((aspect, r), suspicion(r, 100.0, end, state="clear")) for r in raised]
+    over = [lost.stamped((aspect, r), suspicion(r, onset, end, state="clear")) for r in raised]
     return [s.lost.gpu_seconds for s in over if s.lost is not None]
 
 
@@ -88,6 +88,17 @@ def test_a_slow_rank_is_charged_what_the_steps_took_longer():
     """A hundred steps of 1.5 s for 1 s: 50 s of four GPUs, those before it was raised included."""
     made = steps([1.0] * SLOW_FROM + [1.5] * 100 + [1.0] * 20)
     assert charged(made, {0: 1.5}) == [pytest.approx(200.0)]
+
+
+@pytest.mark.parametrize(("every", "apart", "counted"), [(10, 10.0, 10), (10, 1.0, 1), (1, 10.0, 1)])
+def test_a_step_that_is_logged_stands_for_those_before_it(every, apart, counted):
+    """By their numbers, where the time between them allows as many steps as that; else for itself."""
+    lasts, made = [1.0] * SLOW_FROM + [1.5] * 100, []
+    for place, step in enumerate(steps(lasts)):
+        ts = np.full(RANKS, apart * sum(lasts[: place + 1]))
+        made.append(Step(every * place, step.present, step.ranks, ts, step.values))
+    [lost] = charged(made, {0: 1.5}, at=every * 150, onset=made[SLOW_FROM - 1].closed_at)
+    assert lost == pytest.approx(RANKS * 100 * 0.5 * counted, rel=0.02)
 
 
 def test_a_rank_that_stalls_is_charged_the_stalls():

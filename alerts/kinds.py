@@ -599,6 +599,12 @@ KINDS: dict[str, Kind] = {
         text="Most ranks wait for data: look at the storage and how it is read.",
         reported_as="cause",
     ),
+    "data.shared": Kind(
+        action="CHECK_DATA",
+        text="Several machines wait for data since one moment: look at what they share, the storage and the "
+        "network to it.",
+        reported_as="cause",
+    ),
     "data.loader_slow": Kind(
         standing=SYMPTOM,
         title="{place} waits for data",

@@ -15,6 +15,7 @@ from detectors.job.imbalance import (
     stage_ratio,
     workload_imbalance,
 )
+from detectors.job.slowed_machines import SlowedMachinesWatch
 from detectors.job.waits.shared_wait import SharedWait, SharedWaitWatch, Wait, shared_seconds
 from detectors.peers.job_kind import VARIABLE_DISPERSION, classify
 from detectors.peers.peers import PeerGroups
@@ -25,8 +26,9 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
-Slowness = Literal["stage", "position", "workload", "wandering", "input", "unmeasured", "between"]
-"""More work in one stage, or since some step at one position of the layers; work that differs by chance, from
+Slowness = Literal["stage", "position", "machines", "workload", "wandering", "input", "unmeasured", "between"]
+"""More work in one stage, or since some step at one position of the layers; most machines that became slow;
+work that differs by chance, from
 step to step or for some steps at one rank after the other (wandering); or a wait of all ranks, be it between
 their steps."""
 
@@ -46,6 +48,7 @@ _WORKLOAD_STEPS = (30, 50)
 _LOOKS_GONE: dict[Slowness, int] = {
     "stage": 4,
     "position": 4,
+    "machines": 1,
     "workload": 8,
     "wandering": 4,
     "input": 4,
@@ -106,10 +109,11 @@ class JobWideWatch:
     def __init__(self, capacity: int) -> None:
         self._absent = dict.fromkeys(_LOOKS_GONE, 0)
         # What was found of these kinds, until it is gone.
-        self._before: dict[Slowness, JobSlowness | None] = {"stage": None, "position": None}
+        self._before: dict[Slowness, JobSlowness | None] = {"stage": None, "position": None, "machines": None}
         self._waits: dict[Wait, SharedWaitWatch] = {
             wait: SharedWaitWatch(wait, capacity) for wait in ("input", "unmeasured", "between")
         }
+        self._machines = SlowedMachinesWatch()
 
     def look(self, ratios: Ratios, slow: Bools, suspected: Bools, *, visited: Sequence[int] = ()) -> JobWide:
         """Take the step that ``ratios`` took last; return what is slow in the job as a whole.
@@ -144,6 +148,7 @@ class JobWideWatch:
         """Return what the last steps show of each kind that was looked for within them."""
         looks: dict[Slowness, JobSlowness | None] = {"position": None}
         looks["stage"] = _stage(ratios, slow, before=self._before["stage"])
+        looks["machines"] = self._most_machines(ratios, slow)
         looks["wandering"] = _wandering(ratios, slow, visited) if len(visited) else None
         if (suspected & ~slow).any():
             looks["position"] = _slow_position(ratios, slow, before=self._before["position"])
@@ -153,6 +158,37 @@ class JobWideWatch:
         if ratios.settled >= _WORKLOAD_STEPS[0]:
             looks["workload"] = _workload(ratios, slow)
         return looks
+
+    def _most_machines(self, ratios: Ratios, slow: Bools) -> JobSlowness | None:
+        """Return the machines that became slow at one moment, where they are most."""
+        if ratios.kind.kind == "variable":
+            return None
+        v = ratios.history.last("v", ratios.settled)
+        found = self._machines.look(v, ratios.nodes, slow, roles=_roles(ratios))
+        if found is None:
+            return None
+        before = self._before["machines"]
+        members = np.flatnonzero(found.ranks)
+        if before is not None and before.stage is not None and np.array_equal(before.stage.members, members):
+            onset_lo, onset = before.onset_lo, before.onset
+        else:
+            onset_lo, onset = _since(ratios, found.high(v, ratios.nodes))
+        seconds = ratios.history.last("compute", _STEPS)
+        step = nan_median(ratios.history.last("step", _STEPS), axis=1)
+        usual = nan_median(seconds[:, members].ravel())
+        lost = usual * -np.expm1(-found.effect)
+        costs = float(nan_median(slowdown(step, lost)))
+        stage = SlowStage(-1, members, float(np.exp(found.effect)), float(usual))
+        return (
+            JobSlowness("machines", costs, onset_lo, onset, stage=stage)
+            if costs >= MIN_JOB_SLOWDOWN
+            else None
+        )
+
+
+def _roles(ratios: Ratios) -> Ints | None:
+    """Return who does the same work, [ranks], None where that is not known."""
+    return ratios.comparison.groups.index if ratios.roles_known else None
 
 
 def _slow_position(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -> JobSlowness | None:

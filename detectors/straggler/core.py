@@ -209,6 +209,10 @@ class DecisionCore(Protocol):
         """Whether the evidence against a slow rank suffices without a second kind."""
         ...
 
+    def is_slow_still(self, timing: Timing, rank: int) -> bool:
+        """Whether the last steps show a slow rank at half of what it was slow by when found, or more."""
+        ...
+
     def is_intermittent(self, rank: int) -> bool:
         """Whether a rank was slow for a moment lately."""
         ...
@@ -224,7 +228,14 @@ class DecisionCore(Protocol):
         ...
 
     def is_part(self, timing: Timing, rank: int) -> bool:
-        """Whether a slow rank is so as a part of a group that is slow as one, and not by itself."""
+        """Whether a slow rank is so as a part of a group that is slow as one, or loads slowly together with
+        ranks of other machines, and not by itself."""
+        ...
+
+    @property
+    def loading_together(self) -> Ints:
+        """The ranks of several machines that load slowly since the same moment; none where there are no such
+        machines."""
         ...
 
     def slow_groups(self) -> Iterable[tuple[str, Ints]]:

@@ -239,7 +239,7 @@ class SlowGroups:
     ) -> tuple[str, Ints] | None:
         effect = np.fmin(found.effect, nan_median(found.x[-_LATELY:]))
         reports = np.isfinite(effect)
-        apart = [r for r, other in self._began.items() if not _near(began, other)]
+        apart = [r for r, other in self._began.items() if not near(began, other)]
         effect[apart] = np.nan
         best: tuple[str, Ints] | None = None
         node = families.node == families.node[found.rank]
@@ -292,10 +292,11 @@ def _left_over(alike: Bools, labels: Ints) -> int:
 
 
 def _together(rank: int, began: tuple[int, int], group: RankGroup) -> bool:
-    return rank in group.members and _near(began, (group.began, group.shown))
+    return rank in group.members and near(began, (group.began, group.shown))
 
 
-def _near(one: tuple[int, int], two: tuple[int, int]) -> bool:
+def near(one: tuple[int, int], two: tuple[int, int]) -> bool:
+    """Return whether two ranks became slow at once: of each the step, and how many it took to be found."""
     began_near = abs(one[0] - two[0]) <= max(_TOGETHER, _VAGUE * max(one[1], two[1]))
     return began_near or abs(sum(one) - sum(two)) <= _AT_ONCE
 

@@ -27,7 +27,7 @@ and alternatives is ours, measured on recorded and simulated jobs (docs/detectio
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -67,6 +67,7 @@ from detectors.straggler.core import (
     Timing,
 )
 from detectors.straggler.explanation import explain
+from detectors.straggler.loading_together import LoadingTogether, as_slow_elsewhere
 from detectors.straggler.mates import TensorGroup, likely_group, slow_with, stands_out, together
 from detectors.straggler.moving_slowness import ON_AND_OFF, MovingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
@@ -161,6 +162,7 @@ class StragglerDetector:
         self._batch_groups = batch_groups
         self._mates = BatchMates(ranks, batch_groups)
         self._groups = SlowGroups(families)
+        self._loading = LoadingTogether(self.ratios.nodes.index)
 
     @property
     def asynchronous(self) -> bool:
@@ -189,6 +191,7 @@ class StragglerDetector:
             self._stalls = Stalls(ratios.nodes.index)
             self._moving = MovingSlowness(ratios.ranks, self._shared_work)
             self._groups = SlowGroups(self._families)
+            self._loading = LoadingTogether(ratios.nodes.index)
             self._whole = WholeSets(ratios)
             self._mates = BatchMates(ratios.ranks, self._batch_groups)
         if self._families is None and ratios.batches is not None:
@@ -198,6 +201,7 @@ class StragglerDetector:
             self._mates = BatchMates(ratios.ranks, self._batch_groups)
         since_start = self._slow_since_start("compute") + self._slow_since_start("data")
         if not ratios.settled:
+            self._follow_loading(since_start)
             return StepResult(slow=since_start)
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
             if ratios.learn():
@@ -216,6 +220,7 @@ class StragglerDetector:
         recovered += [("compute", rank) for rank in gone if not again[rank]]
         self._excused = self._moving.excuse(self.channels["compute"])
         slow += self._follow_groups()
+        self._follow_loading(slow)
         network, rings = self._network.update(ratios), self._rings.update(ratios)
         if not ratios.asynchronous:
             self._flapping.update(times)
@@ -240,6 +245,12 @@ class StragglerDetector:
     def is_alone(self, timing: Timing, rank: int) -> bool:
         """Whether the evidence against a slow rank suffices without a second kind."""
         return self.channels[timing].alone(rank)
+
+    def is_slow_still(self, timing: Timing, rank: int) -> bool:
+        """Whether the last steps show a slow rank at half of what it was slow by when found, or more."""
+        channel = self.channels[timing]
+        x = (deviations(self.ratios, channel, timing, _EVERY, lasting=of)[:, rank] for of in (False, True))
+        return bool(max(map(nan_median, x)) >= _STILL * channel.size[rank] > 0.0)
 
     def is_intermittent(self, rank: int) -> bool:
         """Whether ``rank`` was slow for a moment lately."""
@@ -271,13 +282,21 @@ class StragglerDetector:
         )
 
     def is_part(self, timing: Timing, rank: int) -> bool:
-        """Whether a slow rank is so as a part of its group, and not by itself."""
+        """Whether a slow rank is so as a part of its group, or loads slowly together with other machines."""
+        if timing == "data":
+            return self._loading.holds(rank)
         group = self._groups.of(rank) if timing == "compute" else None
         return group is not None and group.leader != rank
 
     def slow_groups(self) -> list[tuple[str, Ints]]:
         """Return family and members of the groups that are slow as one and are not led by one rank."""
         return [(g.family, g.members) for g in self._groups.open if g.leader < 0]
+
+    @property
+    def loading_together(self) -> Ints:
+        """The ranks of several machines that load slowly since the same moment; none where there are no
+        such machines."""
+        return self._loading.members
 
     def describe_group(self, family: str, members: Ints) -> SlowGroup | None:
         """Return a group that is slow as one with the figures of this step; None while it shows none."""
@@ -329,6 +348,7 @@ class StragglerDetector:
         for slow in held:
             self.channels[slow.timing].find(slow.rank, size=slow.size, job_pace=slow.job_pace)
         self._groups.resume(np.flatnonzero(self.channels["compute"].raised))
+        self._loading.resume(np.flatnonzero(self.channels["data"].raised))
 
     def learnt(self) -> AttemptBefore | None:
         """Return what the steps show of ranks, for the next attempt; None while too few do."""
@@ -348,6 +368,8 @@ class StragglerDetector:
         over = channel.raised.copy()
         over[[f.rank for f in found]] = True
         confirmed = [f for f in found if is_confirmed(self.ratios, f, over, self._places)]
+        if timing == "data":
+            confirmed += self._load_elsewhere(confirmed)
         for one in confirmed:
             channel.find(one.rank, size=one.size)
             channel.take(one.rank, size=one.size, steps=one.steps, lasting=True)
@@ -465,6 +487,7 @@ class StragglerDetector:
             confirmed = [found for found in confirmed if not self._computes_slower(found)]
             machines = [kind for kind in self._together if not kind.wait]
             confirmed += slow_with(self.ratios, channel, confirmed, machines, [], timing=timing)
+            confirmed += self._load_elsewhere(confirmed)
         elif timing == "rest":
             confirmed = self._of_machine([found for found in confirmed if self._stalls_alone(found)])
         for found in confirmed:
@@ -522,6 +545,22 @@ class StragglerDetector:
                 self._groups.release(rank)
             own.append(slow_rank(ratios, channel, found, channel.raised))
         return own
+
+    def _load_elsewhere(self, confirmed: Sequence[Candidate]) -> list[Candidate]:
+        """Return the other ranks that load slowly with the slowest of the ``confirmed``, on three machines
+        together, and take them as slow."""
+        if not confirmed:
+            return []
+        channel, known = self.channels["data"], {found.rank for found in confirmed}
+        slow = as_slow_elsewhere(max(confirmed, key=lambda one: one.size), self.ratios.nodes)
+        others = [one for one in slow if one.rank not in known and not channel.raised[one.rank]]
+        for one in others:
+            channel.take(one.rank, size=one.size, steps=one.steps, lasting=one.lasting)
+        return others
+
+    def _follow_loading(self, slow: Iterable[SlowRank]) -> None:
+        loads = [found for found in slow if found.timing == "data"]
+        self._loading.update(loads, self.channels["data"].raised, self.ratios.settled)
 
     def _pass_together(self, ranks: Iterable[Candidate], over: Bools) -> list[Candidate]:
         """Return those of a set's ranks whom no other explanation holds for."""

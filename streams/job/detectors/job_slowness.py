@@ -20,6 +20,7 @@ from streams.job.view import JobView, spans
 _ASPECTS = {
     "stage": Aspect("stage", cost="even"),
     "position": Aspect("position", cost="past"),
+    "machines": Aspect("machines", cost="even"),
     "workload": Aspect("workload", cost="even"),
     "wandering": Aspect("wandering", cost="even"),
     "input": Aspect("input", cost="past"),
@@ -47,6 +48,12 @@ _WAITS: dict[Slowness, tuple[str, str, str, str, str]] = {
     ),
 }
 
+
+_HYPOTHESES: dict[Slowness, str] = {
+    "stage": "imbalance.stage",
+    "position": "imbalance.position",
+    "machines": "imbalance.machine",
+}
 
 # Log-odds; chosen: uneven stages are more common than machines that were slow from the first step on, and
 # where rows tell no coordinates the two look alike.
@@ -91,12 +98,12 @@ def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) 
     coords = {name: value for name, value in role.items() if isinstance(value, int)}
     ranks = frozenset(view.roster[i] for i in stage.members)
     where = view.role_name(stage.members) or f"ranks {spans(ranks)}"
-    hypotheses, suspects = {f"imbalance.{found.kind}": WEIGHT_SLOW}, tuple[Suspect, ...]()
-    machines = {} if role else _filled_by(view, ranks)
+    hypotheses, suspects = {_HYPOTHESES[found.kind]: WEIGHT_SLOW}, tuple[Suspect, ...]()
+    machines = {} if role and found.kind != "machines" else _filled_by(view, ranks)
     if machines:
         names = ", ".join(sorted(machines)[:_MOST_NAMED])
         names += f" and {len(machines) - _MOST_NAMED} more" if len(machines) > _MOST_NAMED else ""
-        if _may_be_stage(view, stage.members):
+        if found.kind != "machines" and _may_be_stage(view, stage.members):
             where += f" (all those of {names})"
             hypotheses["imbalance.machine"] = _WEIGHT_MACHINE
         else:

@@ -83,7 +83,11 @@ class SlowRanks(OfCore):
         if not (escalates or view.open.is_due(key, at)):
             return last
         slow = view.core.describe(timing, index)
-        return last if slow is None else suspicion_of(view, slow, at)
+        if slow is not None:
+            return suspicion_of(view, slow, at)
+        # What was certain goes on to cost while its evidence is under the threshold.
+        still = last.overwhelming and view.core.is_slow_still(timing, index)
+        return view.open.refreshed(key, at) if still else last
 
 
 class IntermittentRanks(OfCore):

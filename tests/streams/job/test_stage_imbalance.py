@@ -60,6 +60,25 @@ def test_nodes_that_are_as_much_slower_from_the_start_are_named_in_a_finding_abo
     assert [(s.subject.type, s.subject.node) for s in found.suspects] == [("node", name) for name in names]
 
 
+@pytest.mark.parametrize("coords", [None, layout(64, 1)], ids=["no coordinates", "coordinates"])
+@pytest.mark.parametrize("nodes", [(0, 2, 5, 6, 7), (0, 1, 3, 4, 6, 7)])
+def test_most_nodes_that_become_slow_are_named_in_a_finding_about_the_job(nodes, coords):
+    """Beside those that did not; it has an onset, and what the job loses since then is on its account."""
+    work = healthy(ranks=64, seed=8)
+    slow = work.copy()
+    slow[100:, np.isin(np.arange(64) // 8, nodes)] *= 1.25
+    table = synchronous(slow, overhead=0.2, coords=coords)
+    suspicions = run(table)
+    assert believed(suspicions) == {}
+    (found,) = job_level(suspicions)
+    assert list(found.hypotheses) == ["imbalance.machine"]
+    assert [s.subject.node for s in found.suspects] == [f"node-{node:04d}" for node in nodes]
+    assert found.onset == pytest.approx(table.ts[100], abs=2.0)
+    lost = 64 * (slow.max(axis=1) - work.max(axis=1)).sum()
+    last = [s.lost.gpu_seconds for s in suspicions if s.lost is not None][-1]
+    assert 0.7 * lost < last < 1.1 * lost
+
+
 def test_two_nodes_that_stand_as_a_stage_may_be_one():
     """Where no coordinates tell otherwise."""
     work = healthy(ranks=64, seed=8)

@@ -173,3 +173,9 @@ def _dated(
         sigma=sigma,
         baseline=noise.samples if noise is not None and not lasting else 0,
     )
+
+
+def over_peers(ratios: Ratios, found: Candidate) -> float:
+    """Return by how much the rank has been over its peers since the onset, whatever is usual of it."""
+    series = series_of(found.timing, lasting=found.lasting)
+    return float(nan_median(ratios.history.last(series, found.steps)[:, found.rank]))

@@ -17,7 +17,7 @@ from detectors.robust import nan_max, nan_median
 from detectors.straggler.alternatives.confirmation import SMALL_EFFECT, small_effect
 from detectors.straggler.alternatives.position import comes_with_its_place, goes_with_role, is_position
 from detectors.straggler.alternatives.waiting import waits_least
-from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, deviations
+from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, deviations, over_peers
 from detectors.straggler.core import SlowRank
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.timing_channel import TimingChannel
@@ -55,6 +55,9 @@ _MUCH_MORE = 2.0
 # Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``alternatives``).
 _AS_SLOW = 0.5
 
+# Chosen: less than this of its rise is more than noise of what is usual of it.
+_CLEARLY_LESS = 0.9
+
 # Chosen, of a rank's excursions: steps in which it still is slow by what is usual of it now.
 _STILL_SEEN = 0.5
 
@@ -76,11 +79,18 @@ def slow_rank(ratios: Ratios, channel: TimingChannel, found: Candidate, over: Bo
         steps=found.steps,
         score=float(channel.scores()[found.rank]),
         alone=channel.alone(found.rank),
-        ratio=1.0 + found.excess,
+        ratio=1.0 + _excess(ratios, found),
         job_ratio=job_ratio(ratios, found, slow, over, job_pace=float(channel.job_pace[found.rank])),
         peers=int(ratios.comparison.groups.peers[found.rank]),
         waits_least=waits_least(ratios, found),
     )
+
+
+def _excess(ratios: Ratios, found: Candidate) -> float:
+    """Return how much longer the rank takes than its peers: less than it rose by, if it was quicker than they
+    are, unless it is but as slow as they."""
+    over = float(np.expm1(over_peers(ratios, found))) if found.timing == "compute" else found.excess
+    return over if _AS_SLOW * found.excess <= over < _CLEARLY_LESS * found.excess else found.excess
 
 
 def intermittent_rank(

@@ -27,13 +27,21 @@ import numpy.typing as npt
 from detectors.peers.places.place_mates import PlaceMates
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
+from detectors.straggler.alternatives.dealt_anew import is_dealt_anew
 from detectors.straggler.alternatives.loading_by_chance import is_by_chance
 from detectors.straggler.alternatives.loading_part import loads_for_others
 from detectors.straggler.alternatives.machine_class import is_class, is_one_of_equals, is_one_of_too_many
 from detectors.straggler.alternatives.more_work import has_more_work
 from detectors.straggler.alternatives.position import is_shared_by_role, rose_with_its_place
 from detectors.straggler.alternatives.waiting import waits_least
-from detectors.straggler.candidate import FEW, HALF, LEAST_OWN_PAST, LOOK_BEFORE, Candidate, series_of
+from detectors.straggler.candidate import (
+    FEW,
+    HALF,
+    LEAST_OWN_PAST,
+    LOOK_BEFORE,
+    Candidate,
+    over_peers,
+)
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -98,7 +106,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
         # A rank loads its data by itself: no wait or amount of work makes it load longer. Loading is a share
         # of the work: where work grows, a rank that always loads less seems to load more.
         return (
-            _now(ratios, found) >= HALF * found.size
+            over_peers(ratios, found) >= HALF * found.size
             and not (found.lasting and loads_for_others(ratios, found.rank, found.effect, places))
             and not is_by_chance(ratios, found, over)
         )
@@ -113,6 +121,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools, places: PlaceMat
         or is_one_of_too_many(ratios, found, places)
         or is_one_of_equals(ratios, found, places)
         or rose_with_its_place(ratios, found, places)
+        or is_dealt_anew(ratios, found)
     )
 
 
@@ -172,13 +181,7 @@ def _others_may_have_changed(ratios: Ratios, found: Candidate) -> bool:
     look as slow, or it was quicker than its peers and is as quick as they are now."""
     if ratios.asynchronous or _is_one_of_many(ratios, found):
         return True
-    return not found.lasting and _now(ratios, found) < HALF * found.size
-
-
-def _now(ratios: Ratios, found: Candidate) -> float:
-    """Return by how much the rank has been over its peers since the onset, whatever is usual of it."""
-    series = series_of(found.timing, lasting=found.lasting)
-    return float(nan_median(ratios.history.last(series, found.steps)[:, found.rank]))
+    return not found.lasting and over_peers(ratios, found) < HALF * found.size
 
 
 def _is_one_of_many(ratios: Ratios, found: Candidate) -> bool:

@@ -475,3 +475,38 @@ def test_two_machines_that_were_well_at_first_are_no_class(onset):
     slow = np.isin(np.arange(64) // 8, [1, 4])
     compute[onset:, slow] *= 1.1
     assert named(compute, first=0) == set(np.flatnonzero(slow))
+
+
+def dealt(seed, *, nodes=8, spread=0.15, lasts=70, steps=400):
+    """Return compute [steps, ranks] of replicas of a machine each, whose batches are long or short for some
+    steps: all change at once."""
+    rng = np.random.default_rng(seed)
+    levels = rng.normal(0.0, spread, (steps // lasts + 1, nodes)).repeat(lasts, axis=0)[:steps]
+    of_step = rng.normal(0.0, 0.02, (steps, nodes))
+    return np.exp((levels + of_step).repeat(8, axis=1) + rng.normal(0.0, 0.005, (steps, 8 * nodes)))
+
+
+@pytest.mark.slow
+def test_work_that_is_dealt_out_anew_accuses_few_machines():
+    """Where some machines take less than before in the step in which others come to take more."""
+    accused = [len({rank // 8 for rank in named(dealt(seed), per_node=8)}) for seed in range(8)]
+    assert sum(accused) <= 12
+
+
+@pytest.mark.parametrize("nodes", [(3,), (3, 6), (1, 3, 6)])
+def test_machines_that_become_slow_at_once_are_no_work_dealt_out_anew(nodes):
+    """None of the others takes less for it."""
+    compute = np.exp(0.01 * np.random.default_rng(2).normal(size=(200, 64)))
+    slow = np.isin(np.arange(64) // 8, nodes)
+    compute[100:, slow] *= 1.3
+    assert named(compute) == set(np.flatnonzero(slow).tolist())
+
+
+@pytest.mark.parametrize(("before", "told"), [(1.0, 1.2), (0.9, 1.2), (0.7, 1.2 / 0.7)])
+def test_a_rank_that_was_quicker_is_as_slow_as_it_is_beside_its_peers(before, told):
+    """And not as it is beside its own past, unless most of it is its own."""
+    compute = np.exp(0.005 * np.random.default_rng(4).normal(size=(240, 16)))
+    compute[:120, 5] *= before
+    compute[120:, 5] *= 1.2
+    [slow] = [one for one in found(compute) if one.rank == 5]
+    assert slow.ratio == pytest.approx(told, abs=0.02)

@@ -268,6 +268,22 @@ def may_explain(silence: Case, hang: Case) -> bool:
     return abs(silence.since - hang.since) <= AFTER_SECONDS
 
 
+def none_heard(silences: Sequence[Case | None], hang: Case) -> bool:
+    """Return whether all nodes of a job, of two or more, fell silent before it stopped or as it did.
+
+    ``silences``: of each node the case of its missing telemetry. No node then shows that the others wait for
+    one that is gone: the job may have ended, and what collected the telemetry with it.
+    """
+    return len(silences) > 1 and all(case is not None and _silent_with(case, hang) for case in silences)
+
+
+def _silent_with(silence: Case, hang: Case) -> bool:
+    latest = hang.since + AFTER_SECONDS
+    heard_at = math.inf if silence.cleared_at is None else silence.cleared_at
+    # Of one that fell silent again since then, only the first onset is known.
+    return silence.first_onset <= latest and (silence.since > latest or heard_at > hang.since)
+
+
 def _confirmed(finding: Finding, hangs: Sequence[Finding], kind: str) -> Finding:
     """Return the finding about a node's telemetry as one about the node: its job has stopped with it."""
     subject = finding.subject

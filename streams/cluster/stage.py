@@ -38,6 +38,7 @@ from streams.cluster.hang_attribution import (
     attributable,
     may_explain,
     may_wait,
+    none_heard,
     only_unheard,
     with_hangs,
 )
@@ -260,15 +261,20 @@ class FindingStage:
     def _causes(self, hang: Case) -> Iterator[Case]:
         """Yield the unexplained cases on the nodes of a hung job, or the incidents they are members of."""
         cluster = hang.subject.cluster
-        for node in self._hangs.nodes_of(hang, self._now):
-            timeline = self._timelines.get((f"{cluster}/node/{node}", False))
-            scope = Scope() if timeline is None else timeline.shown[1]
+        scopes = [self._of_node(cluster, node) for node in self._hangs.nodes_of(hang, self._now)]
+        silences = [next((c for c in scope.cases.values() if c.rule.with_hang), None) for scope in scopes]
+        dark = none_heard(silences, hang)
+        for scope in scopes:
             for case in scope.cases.values():
                 membership = self._membership(scope, case)
                 if membership is not None:
                     yield self._incidents[cluster].shown[1].scope.cases[membership.incident]
-                elif explaining_key(scope, case, self.config) is None:
+                elif explaining_key(scope, case, self.config) is None and not (dark and case.rule.with_hang):
                     yield case
+
+    def _of_node(self, cluster: str, node: str) -> Scope:
+        timeline = self._timelines.get((f"{cluster}/node/{node}", False))
+        return Scope() if timeline is None else timeline.shown[1]
 
     def _silences(self, hang: Case) -> Iterator[Case]:
         """Yield the cases of a hung job's nodes without telemetry, where no incident explains them."""

@@ -312,16 +312,16 @@ def test_jobs_that_were_slow_long_ago_are_not_shown_again(monkeypatch):
     assert not shown
 
 
-def unheard(ts, *, state="raise", since=STOP + 2):
-    subject = place("n1").whole_node()
+def unheard(ts, *, state="raise", since=STOP + 2, node="n1"):
+    subject = place(node).whole_node()
     said = claim("silence.unheard", "silence", UNHEARD_KIND, subject, weight=1.0)
     return said.suspicion(state, ts=T0 + ts, onset=T0 + since)
 
 
-def stale(ts, since=STOP + 2):
-    subject = place("n1").whole_node()
+def stale(ts, since=STOP + 2, *, node="n1", state="raise"):
+    subject = place(node).whole_node()
     said = claim("silence.exporter.stale", "silence", "exporter.stale", subject, weight=1.0)
-    return said.suspicion("raise", ts=T0 + ts, onset=T0 + since)
+    return said.suspicion(state, ts=T0 + ts, onset=T0 + since)
 
 
 @pytest.mark.parametrize("found", [STOP + 12.0, STOP + 16.0], ids=["the hang first", "the silence first"])
@@ -335,6 +335,39 @@ def test_a_node_that_falls_silent_as_its_job_stops_is_one_finding(found):
     assert (node.cause.hypothesis, node.action.code) == ("node.silent", "REBOOT_NODE")
     assert node.gpu_hours_lost_per_hour == 32.0
     assert last(versions, "hang.job").status == "suspected"
+
+
+@pytest.mark.parametrize(
+    "later",
+    [[], [stale(150, node="n0", state="clear")], [stale(700 + i, 690, node="n0") for i in range(3)]],
+    ids=["all silent for good", "one comes back", "one falls silent again"],
+)
+def test_no_node_is_named_where_all_nodes_of_a_job_fall_silent_as_it_stops(later):
+    """The job may have ended, and the collection of its telemetry with it: no node stands out."""
+    two = ("n0", "n1")
+    dark = [s for n in two for s in (unheard(STOP + 7, node=n), stale(STOP + 12, node=n))]
+    back = [stale(500, node=n, state="clear") for n in two] if later and later[0].state == "raise" else []
+    others = announced([f"m{i}" for i in range(20)], job="j2")
+    said = [*others, *announced(two, ports=0), *dark, alone(severity="info"), *back, *later]
+    versions = run(*said, until=900)
+    assert {f.kind for f in versions} == {"exporter.stale", "hang.job"}
+    assert {f.severity for f in versions if f.kind == "exporter.stale"} == {"warning"}
+    stopped = last(versions, "hang.job")
+    assert (stopped.status, stopped.severity, stopped.group_key) == ("open", "info", None)
+
+
+@pytest.mark.parametrize(
+    "heard",
+    [[], [stale(20, 10, node="n0"), stale(30, 10, node="n0", state="clear")]],
+    ids=["all the time", "again before the job stopped"],
+)
+def test_a_silent_node_is_named_where_another_of_its_job_is_heard(heard):
+    """One that goes on sending while the job stands still shows that the other is what the job waits for."""
+    nodes = [*announced([f"m{i}" for i in range(20)], job="j2"), *announced(("n0", "n1"), ports=0)]
+    said = [*heard, unheard(STOP + 7), stale(STOP + 12), alone(severity="info")]
+    versions = run(*nodes, *said, until=300)
+    assert ("n1", "node.silent") in {(f.subject.node, f.kind) for f in versions}
+    assert ("n0", "node.silent") not in {(f.subject.node, f.kind) for f in versions}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Which case explains which: the finding of the cause shows the other as its evidence."""
 
+from typing import get_args
+
 from alerts.cases.case import Case
 from alerts.cases.grouping import grouped, slow_with_leader
 from alerts.cases.lifecycle import NOTIFIED
@@ -7,6 +9,9 @@ from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.kinds import IDLE
 from alerts.reasoning.corroborate import related, same_place
+from slowrank.telemetry.records import Severity
+
+_GRAVEST_FIRST = get_args(Severity)
 
 
 def explaining_key(scope: Scope, case: Case, config: FindingConfig) -> str | None:
@@ -71,11 +76,23 @@ def _explains(cause: Case, case: Case, config: FindingConfig) -> bool:
         return True
     if grouped(cause, case, config) or not _of_one_cause(cause, case, config):
         return False
+    if _graver_cause_of(case, cause):
+        return False
     above, own = cause.rule.standing, case.rule.standing
     # Of two open ones of the same standing, the one that opened first keeps explaining the other.
     if above == own and case.status in NOTIFIED:
+        if cause.opened_at == case.opened_at and _graver_cause_of(cause, case):
+            return True
         return (cause.opened_at or 0.0, cause.key) < (case.opened_at or 0.0, case.key)
     return above <= own
+
+
+def _graver_cause_of(case: Case, other: Case) -> bool:
+    """Return whether a case causes another one of its standing, and is graver: it is news beside it, as a
+    port that goes down after errors."""
+    one, two = case.rule, other.rule
+    graver = _GRAVEST_FIRST.index(one.severity) < _GRAVEST_FIRST.index(two.severity)
+    return graver and one.standing is two.standing and case.kind in two.explained_by
 
 
 def _of_one_cause(cause: Case, case: Case, config: FindingConfig) -> bool:

@@ -360,6 +360,12 @@ def _lost(nic: Mapping[str, Array]) -> Mask:
     return np.asarray(_down(nic) & nic[OTHERS_UP])
 
 
+def _lost_or_only(nic: Mapping[str, Array]) -> Mask:
+    """Return ports that are down as by ``_lost``, or that are the only port of their node."""
+    only = np.isfinite(nic["nic.port.up"]).sum(axis=1, keepdims=True) == 1
+    return np.asarray(_down(nic) & (nic[OTHERS_UP] | only))
+
+
 def _slowed(nic: Mapping[str, Array]) -> Mask:
     # Below any rounding, and above the next lower link speed.
     return np.asarray(nic["nic.port.speed_bits_per_second"] < 0.95 * nic[BEST_SPEED])
@@ -416,9 +422,9 @@ NIC_STATES = (
     ),
     StateRule(
         "port_stays_down",
-        "down after it was up, other ports of the node up",
+        "down after it was up, the node's only port or other ports up",
         "nic.port.up",
-        _lost,
+        _lost_or_only,
         Debounce(hold=LASTING_HOLD_SECONDS),
         Symptom("link.nic_flap", "nic", "error", 4.0, alone=True),
         "slowrank",

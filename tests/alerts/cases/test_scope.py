@@ -169,3 +169,18 @@ def test_what_is_slow_on_and_off_is_told_after_the_slowness_only_where_it_goes_o
     said = [told(10.0, SLOW), told(50.0, ON_AND_OFF), told(60.0, SLOW, "clear")]
     assert set().union(*open_kinds(said, 600.0)) == {SLOW}
     assert open_kinds([*said, told(400.0, ON_AND_OFF, "update")], 600.0)[-1] == {ON_AND_OFF}
+
+
+ERRORS, DOWN = "link.nic_errors", "link.nic_flap"
+
+
+@pytest.mark.parametrize("down_at", [12.0, 40.0])
+def test_a_link_that_is_lost_after_errors_is_a_finding_beside_them(down_at):
+    """What is graver, and explains the other, is not hidden by it."""
+    steps = open_kinds([told(11.0, ERRORS), told(down_at, DOWN, onset=down_at)], 300.0)
+    assert {ERRORS} in steps
+    assert steps[-1] == {ERRORS, DOWN}
+
+
+def test_errors_of_a_link_that_is_down_are_part_of_its_finding():
+    assert open_kinds([told(11.0, DOWN), told(12.0, ERRORS)], 300.0)[-1] == {DOWN}

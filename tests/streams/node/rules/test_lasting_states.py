@@ -90,6 +90,34 @@ def test_a_port_that_stays_down_is_an_error(job):
     assert opened["link.nic_flap", "error"] <= 300 + 2 * TICK
 
 
+def errors_then_down(ports, *, job=None):
+    """Ports of which the last has errors, and goes down at the onset."""
+    for t in range(0, 600, TICK):
+        bad = {"nic.port.symbol_errors_total": 500 * min(t, ONSET), "nic.port.up": int(t < ONSET)}
+        yield port_sample(T0 + t, [*[FULL] * (ports - 1), bad], job=job)
+
+
+@pytest.mark.parametrize("job", [None, "j"])
+def test_a_port_that_goes_down_after_errors_is_an_error_beside_them(job):
+    """Also within the minute in which one finding explains another: a lost link is more than its errors."""
+    opened = found(errors_then_down(4, job=job))
+    assert {("link.nic_errors", "warning"), ("link.nic_flap", "error")} <= opened.keys()
+    assert opened["link.nic_flap", "error"] <= 10 + 2 * TICK
+
+
+def test_the_only_port_of_a_node_that_stays_down_is_an_error():
+    """No other port can tell whether it is the network, but five minutes are no reboot of its switch."""
+    opened = found(errors_then_down(1))
+    assert opened.keys() == {("link.nic_errors", "warning"), ("link.nic_flap", "error")}
+    assert 300 <= opened["link.nic_flap", "error"] <= 300 + 2 * TICK
+
+
+def test_ports_that_are_all_down_accuse_none_of_them():
+    """A switch, or work on the node: no single port stands out."""
+    down = [{"nic.port.up": 0}, {"nic.port.up": 0}]
+    assert found(port_sample(T0 + t, down if t >= ONSET else [FULL, FULL]) for t in range(0, 600, TICK)) == {}
+
+
 def test_a_host_that_stays_short_of_memory_is_told():
     [(key, after)] = found(memory(0.35)).items()
     assert key == ("host.memory_pressure", "warning")

@@ -39,6 +39,8 @@ class ApiMetrics:
         self.rejected = Counter(
             "slowrank_samples_rejected_total", "Rows refused.", ["reason"], registry=registry
         )
+        # From zero on, so that an increase by a single request can be seen.
+        self.rejected.labels("too_many_nodes")
         self.waiting = Gauge(
             "slowrank_ingest_waiting_measurements",
             "Measurements of other systems that wait for the rest of their rounds.",

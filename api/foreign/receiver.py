@@ -1,5 +1,6 @@
 """Receives measurements of other systems: keeps them until their round is complete, then hands records on."""
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,11 @@ from api.foreign.measurement import Decoded
 from api.foreign.ticks import SendingNode, Ticks, WriteScope
 from api.ingest import Sink
 from slowrank.telemetry import Record
+
+log = logging.getLogger(__name__)
+
+# Time between two log lines about nodes that are refused (chosen).
+_WARN_SECONDS = 60.0
 
 # Records kept while the sink is unavailable, from which no more are taken. Chosen: some 15 MB.
 MAX_UNSENT = 10_000
@@ -34,6 +40,7 @@ class ForeignReceiver:
     _ticks: Ticks = field(default_factory=Ticks)
     _unsent: list[Record] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _warned: float = 0.0
 
     def take(self, decoded: Decoded, sender: WriteScope, sink: Sink, now: float) -> Counter[str]:
         """Take the measurements of a request at ``now`` (Unix s); return the refused ones by reason.
@@ -52,6 +59,7 @@ class ForeignReceiver:
                     f"{ticks.MAX_WAITING_IN_ALL:,} may: send again later, or some nodes to another process"
                 )
             refused = decoded.refused + self._ticks.add(decoded.measurements, sender, now)
+            self._warn(refused["too_many_nodes"], now)
             self._forward(sink, now)
         return refused
 
@@ -69,6 +77,17 @@ class ForeignReceiver:
         """Return how many measurements wait for the rest of their rounds."""
         # Without the lock, which a request holds while the sink takes records: one number is read whole.
         return self._ticks.waiting
+
+    def _warn(self, count: int, now: float) -> None:
+        if count and not 0 <= now - self._warned < _WARN_SECONDS:
+            self._warned = now
+            log.warning(
+                "%d measurements of new nodes were refused: at most %d nodes may send to one process, and %d "
+                "begin to in one request; `GET /api/v1/ingest/sources` lists them, wrong `node` labels too",
+                count,
+                ticks.MAX_NODES,
+                ticks.MAX_NEW_NODES,
+            )
 
     def _is_full(self, more: int) -> bool:
         # A request that never fits is taken where nothing waits: it could never be sent otherwise.

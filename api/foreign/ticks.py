@@ -47,8 +47,15 @@ MAX_WAITING = 20_000
 MAX_WAITING_IN_ALL = 1_000_000
 # Unknown metric names that are counted one by one; the others as ``other``.
 MAX_NAMES = 1000
-# A node without measurements for so long makes room for another. Chosen: its exporter restarts sooner.
-FORGET_SECONDS = 3600.0
+# Nodes that one request may add, so that none takes all the room. Chosen: a request of Prometheus has 2,000
+# samples at most.
+MAX_NEW_NODES = 2000
+# A node without measurements for so long makes room for another. Chosen: three of the longest intervals.
+FORGET_SECONDS = 900.0
+# One that sent a single round so far does after so long. Chosen: twice what a first round waits for a second.
+FORGET_NEW_SECONDS = 120.0
+# Time between two searches for nodes that make room: of one, all nodes are read.
+_SEARCH_SECONDS = 1.0
 
 # Gaps of a series of which the shortest is its interval. Chosen: four scrapes in a row may be missed.
 _GAPS = 5
@@ -99,6 +106,12 @@ class _Node:
         found = [min(clock.gaps) for clock in self.clocks.values() if clock.gaps]
         return min(max(found), MAX_RESOLUTION_SECONDS) if found else None
 
+    def has_left(self, now: float) -> bool:
+        """Return whether it has sent nothing for long: less so for one whose only round is a record."""
+        silent = now - self.received
+        once = self.resolution is None and not self.waiting
+        return silent > (FORGET_NEW_SECONDS if once else FORGET_SECONDS)
+
     def closed(self, now: float) -> list[_Waiting]:
         """Take the oldest round if it is complete; return the last measurement of each series in it."""
         if not self.waiting or now - self.oldest < SETTLE_SECONDS:
@@ -146,7 +159,8 @@ class Ticks:
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[str, str], _Node] = {}
-        self._looked = 0.0
+        self._looked = self._searched = 0.0
+        self._added = 0
         self.waiting = 0
         """Measurements that wait for their rounds."""
         self.unknown: Counter[str] = Counter()
@@ -156,6 +170,7 @@ class Ticks:
     def add(self, measurements: Iterable[Measurement], sender: WriteScope, now: float) -> Counter[str]:
         """Take measurements received at ``now`` (Unix s); return the count of refused ones by reason."""
         refused: Counter[str] = Counter()
+        self._added = 0
         for measurement in measurements:
             found = points(measurement.name, measurement.labels, measurement.value)
             if isinstance(found, str):
@@ -230,16 +245,20 @@ class Ticks:
 
     def _node(self, key: tuple[str, str], source: Source, now: float) -> _Node | None:
         node = self._nodes.get(key)
-        if node is None:
-            if len(self._nodes) >= MAX_NODES:
-                self._forget(now - FORGET_SECONDS)
-            if len(self._nodes) >= MAX_NODES:
-                return None
+        if node is None and self._added < MAX_NEW_NODES and self._has_room(now):
             node = self._nodes[key] = _Node(source, now)
+            self._added += 1
         return node
 
-    def _forget(self, before: float) -> None:
-        for key in [key for key, node in self._nodes.items() if node.received < before]:
+    def _has_room(self, now: float) -> bool:
+        """Return whether another node fits, after those that have left made room."""
+        if len(self._nodes) >= MAX_NODES and not 0 <= now - self._searched < _SEARCH_SECONDS:
+            self._searched = now
+            self._forget(now)
+        return len(self._nodes) < MAX_NODES
+
+    def _forget(self, now: float) -> None:
+        for key in [key for key, node in self._nodes.items() if node.has_left(now)]:
             self.waiting -= len(self._nodes.pop(key).waiting)
 
     def _records(self, key: tuple[str, str], node: _Node, held: Sequence[_Waiting]) -> list[Record]:

@@ -89,3 +89,15 @@ def test_what_waits_is_read_while_the_sink_takes_records():
     for second in (0, 15, 30):
         made.take(request(second, 1), SENDER, Slow(), NOW + second + 10)
     assert seen
+
+
+def test_refused_nodes_are_in_the_log_once_a_minute(monkeypatch, caplog):
+    """With the limits, and where the names are listed."""
+    monkeypatch.setattr(ticks, "MAX_NODES", 2)
+    made = ForeignReceiver()
+    for second in (0, 15, 30, 75):
+        assert made.take(request(second, 3, gpus=1), SENDER, Sink(), NOW + second) == {"too_many_nodes": 1}
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert "at most 2 nodes may send to one process" in lines[0]
+    assert "/api/v1/ingest/sources" in lines[0]

@@ -238,6 +238,42 @@ def test_what_waits_is_counted():
     assert made.waiting == 0
 
 
+def test_nodes_that_were_named_once_make_room_within_minutes(monkeypatch):
+    """A request full of wrong names keeps no real node out for long, and those that go on sending stay."""
+    monkeypatch.setattr(ticks, "MAX_NODES", 10)
+    made = Ticks()
+    for second in (0, 15):
+        made.add([power(NOW + second, hostname="real")], SENDER, NOW + second)
+    wrong = [power(NOW + 20, hostname=f"wrong{n}") for n in range(30)]
+    assert made.add(wrong, SENDER, NOW + 20) == {"too_many_nodes": 21}
+    assert made.add([power(NOW + 30, hostname="new")], SENDER, NOW + 30) == {"too_many_nodes": 1}
+    for second in range(30, 160, 15):
+        made.add([power(NOW + second, hostname="real")], SENDER, NOW + second)
+        made.ready(NOW + second)
+    assert made.add([power(NOW + 160, hostname="new")], SENDER, NOW + 160) == {}
+    assert [node.node for node in made.nodes()] == ["new", "real"]
+
+
+def test_no_single_request_takes_all_the_room(monkeypatch):
+    """What is refused of it comes again with the next scrape."""
+    monkeypatch.setattr(ticks, "MAX_NEW_NODES", 4)
+    made = Ticks()
+    nodes = [power(NOW, hostname=f"n{n}") for n in range(6)]
+    assert made.add(nodes, SENDER, NOW) == {"too_many_nodes": 2}
+    assert made.add(nodes, SENDER, NOW) == {}
+    assert len(made.nodes()) == 6
+
+
+def test_refused_nodes_cost_little_while_there_is_no_room(monkeypatch):
+    """All nodes are read once a second at most, and not for each measurement."""
+    monkeypatch.setattr(ticks, "MAX_NODES", 100)
+    searches = []
+    monkeypatch.setattr(Ticks, "_forget", lambda made, now: searches.append(now))
+    made = Ticks()
+    made.add([power(NOW, hostname=f"n{n}") for n in range(200)], SENDER, NOW)
+    assert len(searches) == 1
+
+
 def test_a_round_that_makes_no_valid_record_is_counted():
     """Too many devices, here."""
     made = Ticks()

@@ -188,6 +188,8 @@ class Notifier:
                 deliveries.mark_delivered(conn, due, attempt)
             if what == "delivered":
                 if webhooks.record_success(conn, due.webhook.id):
+                    if due.webhook.failing:
+                        deliveries.make_due(conn, due.webhook.id, self.now())
                     webhook_health.end_recovered(conn, self.now(), self.finding_config)
             else:
                 self._failed(conn, due, attempt, answer)
@@ -202,7 +204,12 @@ class Notifier:
         else:
             # A test is attempted once, as a person waits for the result; a repetition is due again anyway.
             once = due.repeat or due.event.type == TEST
-            again_at = None if once else next_attempt(due.attempt, self.now(), answer, self.chance())
+            urgent = due.event.body.get("severity") == "critical"
+            again_at = (
+                None
+                if once
+                else next_attempt(due.attempt, self.now(), answer, self.chance(), urgent=urgent)
+            )
             deliveries.mark_failed(conn, due, attempt, again_at=again_at)
             if again_at is None and not once:
                 log.error(

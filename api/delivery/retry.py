@@ -8,6 +8,9 @@ from typing import Literal
 # Seconds before attempt 1, 2, …. Chosen: dense at first for whoever is on call, 33 h in all for an outage
 # over a night (Standard Webhooks recommends several days).
 SCHEDULE = (0, 2, 10, 30, 120, 600, 1800, 7200, 21600, 86400)
+# That of critical findings, for as long in all. Chosen: whoever is on call gets them within a minute or so of
+# their receiver's return, as from Alertmanager; after two hours of an outage within five.
+URGENT_SCHEDULE = (0, 2, 10, 30, *[60] * 120, *[300] * 368)
 JITTER = 0.2
 # Longest Retry-After that is respected: the last pause of the schedule.
 MAX_RETRY_AFTER_SECONDS = 86400.0
@@ -40,14 +43,18 @@ def verdict(answer: Answer) -> Verdict:
     return "gone" if answer.status == 410 else "retry"
 
 
-def next_attempt(attempts: int, now: datetime, answer: Answer, chance: float) -> datetime | None:
+def next_attempt(
+    attempts: int, now: datetime, answer: Answer, chance: float, *, urgent: bool = False
+) -> datetime | None:
     """Return the time of the next attempt after ``attempts`` failed ones, or None after the last one.
 
     ``chance`` is uniform in [0, 1) and spreads the delay by ±20 %; ``Retry-After`` can only lengthen it.
+    ``urgent``: of a critical finding.
     """
-    if attempts >= len(SCHEDULE):
+    schedule = URGENT_SCHEDULE if urgent else SCHEDULE
+    if attempts >= len(schedule):
         return None
-    delay = SCHEDULE[attempts] * (1 + JITTER * (2 * chance - 1))
+    delay = schedule[attempts] * (1 + JITTER * (2 * chance - 1))
     if answer.status in _THROTTLED and answer.retry_after_seconds is not None:
         delay = max(delay, answer.retry_after_seconds)
     return now + timedelta(seconds=delay)

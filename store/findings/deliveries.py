@@ -183,6 +183,19 @@ def retry(conn: Connection[Any], delivery_id: str, now: datetime) -> str | None:
     return None if row is None else row[0]
 
 
+def make_due(conn: Connection[Any], webhook_id: str, now: datetime) -> None:
+    """Make due what waits for another attempt at an endpoint that takes deliveries again.
+
+    Not what it asked to have later (429). A leased delivery continues.
+    """
+    conn.execute(
+        "UPDATE deliveries SET next_attempt_at = %(now)s WHERE webhook_id = %(webhook)s "
+        "AND state = 'pending' AND attempts > 0 AND next_attempt_at > %(now)s "
+        "AND (leased_until IS NULL OR leased_until <= %(now)s) AND last_status IS DISTINCT FROM 429",
+        {"webhook": storable(webhook_id), "now": now},
+    )
+
+
 def test(conn: Connection[Any], webhook_id: str, event: OutboxEvent) -> str:
     """Queue ``event`` for one endpoint regardless of its filters; return the id of the delivery."""
     with conn.transaction():

@@ -84,6 +84,47 @@ def test_three_failures_in_a_row_are_reported_within_seconds(
     assert {json.loads(got.body)["data"]["kind"] for got in dead.got} == {"straggler.fail_slow"}
 
 
+@pytest.mark.parametrize("answer", [503, 429])
+def test_what_waits_is_sent_once_its_receiver_is_back(
+    client, pool, dead, add_webhook, save_finding, notifier, clock, answer
+):
+    """Any delivery that it takes shows that, as a test does; what it asked to have later waits."""
+    dead.answers = [(answer, {"retry-after": "600"} if answer == 429 else {}, b"")]
+    webhook, _ = add_webhook(dead.url, kinds=("straggler",))
+    made = notifier(dead)
+    for node, severity in (("a", "critical"), ("b", "error"), ("c", "warning")):
+        save_finding(node=node, severity=severity)
+    for _ in range(5):
+        drain(made)
+        clock.ahead += timedelta(minutes=11)
+    drain(made)
+    before = len(dead.got)
+    assert shown(client, webhook)["status"] == "failing"
+    dead.answers = [(200, {}, b"")]
+    client.post(f"/api/v1/webhooks/{webhook.id}/test")
+    drain(made)
+    nodes = {json.loads(got.body)["data"]["subject"]["node"] for got in dead.got[before + 1 :]}
+    assert nodes == ({"a", "b", "c"} if answer == 503 else set())
+
+
+def test_a_critical_finding_reaches_its_receiver_a_minute_after_its_return(
+    dead, add_webhook, save_finding, notifier, clock
+):
+    """Without any other delivery, after an hour without it."""
+    add_webhook(dead.url, kinds=("straggler",))
+    save_finding()
+    save_finding(node="b", severity="error")
+    made = notifier(dead)
+    for _ in range(60):
+        drain(made)
+        clock.ahead += timedelta(minutes=1.3)
+    before = len(dead.got)
+    dead.answers = [(200, {}, b"")]
+    drain(made)
+    nodes = [json.loads(got.body)["data"]["subject"]["node"] for got in dead.got[before:]]
+    assert nodes == ["gpu-0423", "b"]
+
+
 def test_failures_of_different_deliveries_count_together(
     client, pool, dead, add_webhook, save_finding, notifier
 ):

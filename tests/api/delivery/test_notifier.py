@@ -155,7 +155,7 @@ def test_an_endpoint_that_never_answers_ends_in_a_finding(
     """After the whole schedule the endpoint is marked failing and a self finding notifies the others."""
     dead, alive = start_receiver(answers=[(503, {}, b"")]), start_receiver()
     webhook, _ = add_webhook(dead.url)
-    save_finding()
+    save_finding(severity="error")
     made = notifier(dead, alive)
     add_webhook(alive.url, kinds=("self",))
     for delay in (*SCHEDULE[1:], 0):
@@ -187,8 +187,8 @@ def failing_webhook(pool, start_receiver, add_webhook, save_finding, notifier, c
     """An endpoint that took nothing through a whole schedule, of findings in two clusters."""
     dead = start_receiver(answers=[(503, {}, b"")])
     webhook, _ = add_webhook(dead.url, kinds=("straggler",))
-    save_finding()
-    save_finding(cluster="prod-b")
+    save_finding(severity="error")
+    save_finding(severity="error", cluster="prod-b")
     made = notifier(dead)
     for delay in SCHEDULE:
         clock.ahead += timedelta(seconds=1.3 * delay)
@@ -234,7 +234,7 @@ def test_an_endpoint_that_fails_again_is_reported_again(
     dead, alive = start_receiver(answers=[(503, {}, b"")]), start_receiver()
     webhook, _ = add_webhook(dead.url, kinds=("straggler",))
     add_webhook(alive.url, kinds=("self",))
-    save_finding()
+    save_finding(severity="error")
     made = notifier(dead, alive)
     for delay in SCHEDULE:
         clock.ahead += timedelta(seconds=1.3 * delay)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.delivery.retry import SCHEDULE, Answer, next_attempt, retry_after, verdict
+from api.delivery.retry import SCHEDULE, URGENT_SCHEDULE, Answer, next_attempt, retry_after, verdict
 
 NOW = datetime(2026, 11, 20, 7, 41, 12, tzinfo=UTC)
 
@@ -33,6 +33,17 @@ def test_the_schedule_is_walked_to_its_end():
     """Ten attempts with the published delays, then none."""
     delays = [next_attempt(n, NOW, Answer(status=500), 0.5) for n in range(1, 11)]
     assert [NOW + timedelta(seconds=s) for s in SCHEDULE[1:]] + [None] == delays
+
+
+def test_a_critical_finding_waits_a_minute_at_most_and_is_tried_for_as_long():
+    """Five minutes after two hours; a night's outage loses neither."""
+    delays = [next_attempt(n, NOW, Answer(), 0.5, urgent=True) for n in range(1, len(URGENT_SCHEDULE) + 1)]
+    waits = [(due - NOW).total_seconds() for due in delays if due is not None]
+    assert waits == sorted(waits)
+    assert waits[:4] == [2, 10, 30, 60]
+    assert (waits[122], waits[-1]) == (60, 300)
+    assert delays.index(None) == len(delays) - 1
+    assert sum(waits) == pytest.approx(sum(SCHEDULE), rel=0.01)
 
 
 @pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.8), (0.5, 1.0), (0.999999, 1.2)])

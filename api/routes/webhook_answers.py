@@ -122,7 +122,9 @@ class ShownDelivery(BaseModel, json_schema_extra={"examples": [_DELIVERY]}):
     status: State
     attempts: int
     muted_by: str | None = Field(description="A silence, a rule, or `wait` or `interval`.")
-    superseded_by: str | None = Field(description="The delivery of a newer event, sent instead.")
+    superseded_by: str | None = Field(
+        description="The delivery of a newer event, sent instead; null for the end of what never arrived."
+    )
     last_status: int | None
     last_error: str
     last_attempt_at: Timestamp | None = None

@@ -1,8 +1,9 @@
 """Leases due deliveries to notifiers.
 
 Deliveries of one finding to one endpoint are sent in order: while one is leased no other is, and one that has
-a newer one beside it is superseded instead of sent. A lease that expires can be taken by another notifier, so
-delivery is at least once, under the same ``webhook-id``.
+a newer one beside it is superseded instead of sent; so is the end of a finding of which the endpoint took
+nothing. A lease that expires can be taken by another notifier, so delivery is at least once, under the same
+``webhook-id``.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,6 +14,7 @@ from typing import Any, LiteralString
 from psycopg import Connection
 from psycopg.rows import dict_row
 
+from alerts.notify import END
 from alerts.silence import labels
 from store.findings import outbox, queue, silences, webhooks
 from store.findings.outbox import OutboxEvent
@@ -124,6 +126,7 @@ def _sendable(
             if not _is_superseded(conn, row, now)
             and not _held_again(conn, row, happened[row["event_id"]], now)
             and _supersede_older(conn, row, happened[row["event_id"]], now)
+            and not _ends_unknown(conn, row, happened[row["event_id"]])
         ]
         # All of these have to wait: look for others behind them.
         if free or not rows:
@@ -209,3 +212,44 @@ def _supersede_older(conn: Connection[Any], row: Row, event: OutboxEvent, now: d
         these | {"by": row["id"], "now": now},
     )
     return conn.execute(older, these).fetchone() is None
+
+
+# Attempts of which a receiver has certainly taken nothing: no connection, or an answer that says so. After
+# others (5xx, 429 to one of several requests, a time-out, a lost connection) it may have.
+_NOT_TAKEN: LiteralString = (
+    "((a.status BETWEEN 300 AND 499 AND a.status NOT IN (408, 429)) OR (a.status IS NULL AND a.error ~ "
+    "'^(refused|cannot be built|ConnectError|ConnectTimeout|ConnectionRefusedError|SMTPConnect[A-Za-z]*):')) "
+)
+# Of each event since the last end that an endpoint took, whether it was tried, and whether the endpoint may
+# have got it: an attempt without a result may have been cut off by a kill.
+_TOLD: LiteralString = (
+    "SELECT d.attempts > 0 AS tried, d.delivered_at IS NOT NULL OR d.attempts > ("
+    "SELECT count(*) FROM delivery_attempts a WHERE a.delivery_id = d.id AND " + _NOT_TAKEN + ") AS maybe "
+    "FROM deliveries d JOIN events e ON e.id = d.event_id WHERE d.webhook_id = %(webhook)s "
+    "AND e.finding_id = %(finding)s AND e.type <> %(end)s AND e.seq < %(seq)s AND e.seq > coalesce(("
+    "SELECT max(oe.seq) FROM deliveries o JOIN events oe ON oe.id = o.event_id "
+    "WHERE o.webhook_id = %(webhook)s AND oe.finding_id = %(finding)s AND oe.type = %(end)s "
+    "AND o.delivered_at IS NOT NULL), 0)"
+)
+
+
+def _ends_unknown(conn: Connection[Any], row: Row, event: OutboxEvent) -> bool:
+    """Drop the end of a finding of which the endpoint has certainly got nothing; return whether it was.
+
+    Where nothing was tried, as no notifier ran, the end is all that is sent of the finding.
+    """
+    if event.type != END or event.finding_id is None:
+        return False
+    dropped = conn.execute(
+        "WITH told AS (" + _TOLD + ") UPDATE deliveries SET state = 'superseded', leased_until = NULL "
+        "WHERE id = %(id)s AND EXISTS (SELECT FROM told WHERE tried) "
+        "AND NOT EXISTS (SELECT FROM told WHERE maybe)",
+        {
+            "id": row["id"],
+            "webhook": row["webhook_id"],
+            "finding": event.finding_id,
+            "seq": event.seq,
+            "end": END,
+        },
+    )
+    return dropped.rowcount == 1

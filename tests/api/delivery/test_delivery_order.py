@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import socket
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import pytest
 from alerts.config import FindingConfig
 from api.delivery.notifier import Limits
 from store.findings import deliveries, findings, leases, outbox, webhooks
+from tests.api.conftest import Receiver
 
 
 @pytest.fixture
@@ -48,12 +50,8 @@ def log_of(pool, webhook):
     return {kinds[line.id]: (line.state, line.superseded_by and kinds[line.superseded_by]) for line in lines}
 
 
-@pytest.mark.parametrize(
-    ("change", "newest"),
-    [({"status": "resolved"}, "resolved"), ({"severity": "critical"}, "escalated")],
-)
 def test_a_failed_delivery_is_not_sent_after_a_newer_state(
-    pool, start_receiver, add_webhook, save, notifier, clock, change, newest
+    pool, start_receiver, add_webhook, save, notifier, clock
 ):
     """Opened fails; what comes next is sent instead, and opened never again; the log records it."""
     receiver = start_receiver(answers=[(500, {}, b"")] * 2 + [(200, {}, b"")])
@@ -61,15 +59,103 @@ def test_a_failed_delivery_is_not_sent_after_a_newer_state(
     made = notifier(receiver)
     save(30)
     drain(made)
-    save(40, **change)
+    save(40, severity="critical")
     drain(made)
-    assert types(receiver) == ["opened", newest]
+    assert types(receiver) == ["opened", "escalated"]
     for seconds in (20, 60, 86400):
         clock.ahead = timedelta(seconds=seconds)
         drain(made)
-    assert types(receiver) == ["opened", newest, newest]
+    assert types(receiver) == ["opened", "escalated", "escalated"]
     assert receiver.got[1].headers["webhook-id"] == receiver.got[2].headers["webhook-id"]
-    assert log_of(pool, webhook) == {"opened": ("superseded", newest), newest: ("delivered", None)}
+    assert log_of(pool, webhook) == {
+        "opened": ("superseded", "escalated"),
+        "escalated": ("delivered", None),
+    }
+
+
+@pytest.mark.parametrize("tried", [1, 3])
+def test_the_end_of_what_an_endpoint_never_got_is_not_sent(
+    pool, start_receiver, add_webhook, save, notifier, clock, tried
+):
+    """Nobody there has heard of the finding; its next relapse is sent, and the end of that."""
+    receiver = start_receiver(answers=[(404, {}, b"")] * tried + [(200, {}, b"")])
+    webhook, _ = add_webhook(receiver.url)
+    made = notifier(receiver)
+    save(30)
+    for _ in range(tried):
+        drain(made)
+        clock.ahead += timedelta(seconds=60)
+    save(40, status="resolved")
+    assert drain(made) == 0
+    assert types(receiver) == ["opened"] * tried
+    assert log_of(pool, webhook) == {"opened": ("superseded", "resolved"), "resolved": ("superseded", None)}
+    save(90, status="open", resolved_at=None, occurrences=2)
+    drain(made)
+    save(100, status="resolved")
+    drain(made)
+    assert types(receiver)[tried:] == ["reopened", "resolved"]
+
+
+def test_an_end_is_sent_where_an_earlier_one_did_not_arrive(start_receiver, add_webhook, save, notifier):
+    """What was opened there is still open: that its relapse did not arrive either changes nothing."""
+    receiver = start_receiver(answers=[(200, {}, b""), (404, {}, b""), (404, {}, b""), (200, {}, b"")])
+    add_webhook(receiver.url)
+    made = notifier(receiver)
+    save(30)
+    drain(made)
+    save(40, status="resolved")
+    drain(made)
+    save(90, status="open", resolved_at=None, occurrences=2)
+    drain(made)
+    save(100, status="resolved")
+    drain(made)
+    assert types(receiver) == ["opened", "resolved", "reopened", "resolved"]
+
+
+def test_the_end_of_what_found_no_receiver_is_not_sent(pool, add_webhook, save, notifier):
+    """Nothing listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        away = Receiver(port=listening.getsockname()[1])
+    webhook, _ = add_webhook(away.url)
+    made = notifier(away)
+    save(30)
+    drain(made)
+    with pool.connection() as conn:
+        assert deliveries.listed(conn, webhook.id)[0].last_error.startswith("ConnectError: ")
+    save(40, status="resolved")
+    assert drain(made) == 0
+
+
+@pytest.mark.parametrize("status", [429, 503, 504])
+def test_an_end_is_sent_where_the_beginning_may_have_arrived(
+    start_receiver, add_webhook, save, notifier, status
+):
+    """An answer of a gateway does not tell what became of it."""
+    receiver = start_receiver(answers=[(status, {}, b""), (200, {}, b"")])
+    add_webhook(receiver.url)
+    made = notifier(receiver)
+    save(30)
+    drain(made)
+    save(40, status="resolved")
+    drain(made)
+    assert types(receiver) == ["opened", "resolved"]
+
+
+def test_the_end_of_what_no_notifier_tried_is_sent(receiver, add_webhook, save, notifier):
+    """Else nobody would hear of a finding that came and went while none ran."""
+    add_webhook(receiver.url)
+    save(30)
+    save(40, status="resolved")
+    drain(notifier(receiver))
+    assert types(receiver) == ["resolved"]
+
+
+def test_an_endpoint_that_asks_for_ends_alone_gets_them(receiver, add_webhook, save, notifier):
+    add_webhook(receiver.url, events=("finding.resolved",))
+    save(30)
+    save(40, status="resolved")
+    drain(notifier(receiver))
+    assert types(receiver) == ["resolved"]
 
 
 def test_what_was_never_tried_is_superseded_too(pool, receiver, add_webhook, save, notifier):

@@ -30,7 +30,7 @@ from api.http.times import utc_now
 from api.metrics import NotifierMetrics
 from store import retention
 from store.error_classes import UNAVAILABLE
-from store.findings import deliveries, findings, leases, outbox, repeats, webhooks
+from store.findings import deliveries, leases, outbox, repeats, webhooks
 from store.findings.deliveries import Attempt
 from store.findings.leases import Due
 from store.heartbeats import Heartbeat, beat
@@ -220,8 +220,7 @@ class Notifier:
                 )
             webhook = webhooks.record_failure(conn, due.webhook.id, attempt.at)
         if webhook is not None and webhook.failing:
-            failing = webhook_health.failing_finding(webhook, due, attempt)
-            findings.save(conn, failing, self.finding_config)
+            webhook_health.report_failing(conn, webhook, due, attempt, self.finding_config)
 
     async def _idle(self, stop: asyncio.Event, woken: asyncio.Event) -> None:
         """Sleep until something may be due: a notification, a free slot, the end of the poll interval."""

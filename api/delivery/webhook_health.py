@@ -7,7 +7,7 @@ from typing import Any
 from psycopg import Connection
 
 from alerts.config import FindingConfig
-from alerts.finding import Action, Finding, dedup_key, finding_id
+from alerts.finding import Action, Finding, Status, dedup_key, finding_id
 from alerts.kinds import kind_of
 from slowrank.telemetry.records import Subject
 from store.findings import webhooks
@@ -23,19 +23,25 @@ KIND = "self.webhook_failing"
 # The defaults: the notifier does not read the tuning file of the detectors.
 CONFIG = FindingConfig()
 
+_LIVE: tuple[Status, ...] = ("open", "acknowledged")
 
-def failing_finding(webhook: Webhook, due: Due, attempt: Attempt) -> Finding:
-    """Return the finding that an endpoint fails, in the cluster of the delivery that just failed."""
+
+def report_failing(
+    conn: Connection[Any], webhook: Webhook, due: Due, attempt: Attempt, config: FindingConfig = CONFIG
+) -> None:
+    """Store that an endpoint fails: one finding, in the cluster of the delivery by which it began to."""
+    place = f"{WEBHOOK_PLACE}{webhook.id}"
+    live = find(conn, FindingFilter(kinds=(KIND,), status=_LIVE, nodes=(place,), limit=1)).items
     cluster = str(due.event.body.get("subject", {}).get("cluster", "slowrank"))
     title = f"webhook {webhook.name or webhook.id} takes no deliveries: {attempt.error}"[:120]
     onset = webhook.failing_since or attempt.at
-    return _finding(webhook.id, cluster, title, onset.timestamp(), attempt.at.timestamp())
+    where = live[0].cluster if live else cluster
+    save(conn, _finding(webhook.id, where, title, onset.timestamp(), attempt.at.timestamp()), config)
 
 
 def end_recovered(conn: Connection[Any], now: datetime, config: FindingConfig = CONFIG) -> None:
     """Resolve findings about endpoints that recovered or that a person disabled or removed."""
-    live = find(conn, FindingFilter(kinds=(KIND,), status=("open", "acknowledged"), limit=1000))
-    # One finding per endpoint and cluster whose deliveries failed.
+    live = find(conn, FindingFilter(kinds=(KIND,), status=_LIVE, limit=1000))
     about = [(finding.doc["subject"]["node"].removeprefix(WEBHOOK_PLACE), finding) for finding in live.items]
     endpoints = webhooks.by_id(conn, {webhook_id for webhook_id, _ in about})
     for webhook_id, finding in about:

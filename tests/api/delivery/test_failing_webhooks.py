@@ -165,6 +165,25 @@ def test_two_dead_receivers_make_two_findings_and_no_more(
         assert len({got.headers["webhook-id"] for got in receiver.got}) == 2
 
 
+def test_one_endpoint_that_fails_is_one_finding_whatever_the_cluster(
+    client, pool, dead, add_webhook, save_finding, notifier, clock
+):
+    """It stays in the cluster of the delivery by which it began, and ends with the first success."""
+    add_webhook(dead.url, kinds=("straggler",))
+    made = notifier(dead)
+    save_finding()
+    fail(made, clock, 3)
+    save_finding(cluster="prod-b")
+    fail(made, clock, 3)
+    with pool.connection() as conn:
+        (finding,) = search.find(conn, search.FindingFilter(kinds=(KIND,))).items
+    assert (finding.cluster, finding.status) == ("prod-a", "open")
+    dead.answers = [(200, {}, b"")]
+    clock.ahead += timedelta(hours=1)
+    drain(made)
+    assert own(pool) == [(KIND, "resolved")]
+
+
 def test_a_receiver_that_answers_gone_is_reported_to_the_others(
     client, pool, start_receiver, add_webhook, save_finding, notifier
 ):

@@ -7,11 +7,10 @@ import psycopg
 import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 
-from alerts.config import FindingConfig
 from api.app import create_app
 from api.delivery.from_settings import webhook_client_of
 from api.delivery.notifier import Notifier
-from api.delivery.webhook_health import KIND, end_recovered, failing_finding
+from api.delivery.webhook_health import KIND, end_recovered, report_failing
 from api.metrics import NotifierMetrics, new_registry
 from api.security.auth import SCOPES
 from api.security.sessions import csrf_token
@@ -88,9 +87,11 @@ def test_the_notifier_may_report_and_switch_off_endpoints(client, settings, pool
         attempt = deliveries.Attempt(at=datetime.now(UTC), error="away")
         deliveries.mark_failed(conn, due, attempt, again_at=None)
         assert webhooks.record_failure(conn, webhook["id"], datetime.now(UTC)) is not None
-        assert (gone := webhooks.disable_gone(conn, webhook["id"], "410", datetime.now(UTC))) is not None
-        assert findings.save(conn, failing_finding(gone, due, attempt), FindingConfig()) is not None
+        gone = webhooks.disable_gone(conn, webhook["id"], "410", datetime.now(UTC))
+        assert gone is not None
+        report_failing(conn, gone, due, attempt)
         assert webhooks.record_success(conn, webhook["id"])
+        deliveries.make_due(conn, webhook["id"], datetime.now(UTC))
         end_recovered(conn, datetime.now(UTC))
         (told,) = search.find(conn, search.FindingFilter(kinds=(KIND,))).items
         assert told.status == "resolved"

@@ -13,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,12 @@ log = logging.getLogger(__name__)
 # Limit on one recording. Chosen: 20 MiB take the detectors some ten seconds.
 LONGEST_SECONDS = 600.0
 
-LEASE_SECONDS = LONGEST_SECONDS + 60.0
+# A recording whose runner is gone is shown as running, and waits for the next one, for so long; the lease is
+# renewed meanwhile. Chosen: three renewals, as the database may be away for some seconds.
+LEASE_SECONDS = 30.0
+_RENEW_SECONDS = 10.0
+# Between two looks at the process (chosen).
+_POLL_SECONDS = 0.2
 
 # Between two looks at the table. Chosen: people wait for the result.
 LOOK_SECONDS = 2.0
@@ -86,7 +93,7 @@ class Runner:
         if leased is None:
             return False
         id_, recording = leased
-        result, error = self._run(gzip.decompress(recording))
+        result, error = self._run(gzip.decompress(recording), partial(self._renew, id_))
         with self._pool.connection() as conn:
             if result is None and not error:
                 backtests.release(conn, id_)
@@ -94,7 +101,14 @@ class Runner:
                 backtests.finish(conn, id_, datetime.now(UTC), result=result, error=error)
         return True
 
-    def _run(self, rows: bytes) -> tuple[dict[str, Any] | None, str]:
+    def _renew(self, id_: str) -> None:
+        try:
+            with self._pool.connection() as conn:
+                backtests.renew(conn, id_, datetime.now(UTC), LEASE_SECONDS)
+        except UNAVAILABLE as error:
+            log.warning("the database is unavailable, a backtest may be run again: %s", error)
+
+    def _run(self, rows: bytes, renew: Callable[[], None]) -> tuple[dict[str, Any] | None, str]:
         """Return what was found, or why nothing can be; neither where the runner is being stopped."""
         with tempfile.TemporaryDirectory(prefix="slowrank-backtest-") as folder:
             # The command knows a table by its name.
@@ -110,7 +124,7 @@ class Runner:
                     stderr=output,
                 )
                 _yield_to_others(process.pid)
-                ended = self._wait(process)
+                ended = self._wait(process, renew)
             if not ended:
                 return None, "" if self._stop.is_set() else f"it took longer than {LONGEST_SECONDS:g} s"
             with errors.open(errors="replace") as lines:
@@ -122,15 +136,16 @@ class Runner:
                 with found.open() as findings:
                     return result_of(findings, said), ""
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> bool:
+    def _wait(self, process: subprocess.Popen[bytes], renew: Callable[[], None]) -> bool:
         """Wait for the end of a process; kill it, and return False, when it is too late or to be stopped."""
-        for _ in range(int(LONGEST_SECONDS / 0.2)):
-            try:
-                process.wait(0.2)
+        began = renewed = time.monotonic()
+        while (now := time.monotonic()) - began < LONGEST_SECONDS and not self._stop.is_set():
+            if now - renewed >= _RENEW_SECONDS:
+                renew()
+                renewed = now
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_SECONDS)
                 return True
-            except subprocess.TimeoutExpired:
-                if self._stop.is_set():
-                    break
         process.kill()
         process.wait()
         return False

@@ -22,6 +22,11 @@ MAX_WAITING = 16
 # Chosen: a run whose process ended may be tried again once; a recording that ends it would do so each time.
 MAX_ATTEMPTS = 2
 
+INTERRUPTED = (
+    "interrupted: slowrank was killed or ran out of memory each time that it was tried; post the recording "
+    "again, in parts if that ends it too"
+)
+
 # How long results are kept (chosen: a week in which people compare).
 KEEP = timedelta(days=7)
 
@@ -72,9 +77,8 @@ def lease(conn: Connection[Any], now: datetime, seconds: float) -> tuple[str, by
     with conn.transaction():
         conn.execute(
             "UPDATE backtests SET state = 'failed', ended_at = %s, recording = NULL, "
-            "error = 'its process ended each time that it was tried' "
-            "WHERE state = 'running' AND leased_until <= %s AND attempts >= %s",
-            (now, now, MAX_ATTEMPTS),
+            "error = %s WHERE state = 'running' AND leased_until <= %s AND attempts >= %s",
+            (now, INTERRUPTED, now, MAX_ATTEMPTS),
         )
         conn.execute("DELETE FROM backtests WHERE created_at < %s", (now - KEEP,))
         row = conn.execute(
@@ -84,6 +88,14 @@ def lease(conn: Connection[Any], now: datetime, seconds: float) -> tuple[str, by
             (now + timedelta(seconds=seconds), now),
         ).fetchone()
     return None if row is None else (row[0], bytes(row[1]))
+
+
+def renew(conn: Connection[Any], id_: str, now: datetime, seconds: float) -> None:
+    """Keep the lease of a recording whose runner goes on."""
+    conn.execute(
+        "UPDATE backtests SET leased_until = %s WHERE id = %s AND state = 'running'",
+        (now + timedelta(seconds=seconds), id_),
+    )
 
 
 def finish(

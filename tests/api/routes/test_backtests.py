@@ -4,6 +4,7 @@ import gzip
 import json
 import sys
 import threading
+import time
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 
@@ -12,7 +13,7 @@ import pytest
 from api.app import create_app
 from api.routes.backtests import BacktestPage, ShownBacktest
 from api.security.auth import SCOPES
-from cli.run.backtests import Runner, result_of
+from cli.run.backtests import LEASE_SECONDS, Runner, result_of
 from slowrank.client import ApiError, Client, cluster
 from store.findings import backtests
 
@@ -159,7 +160,33 @@ def test_a_runner_that_was_killed_is_replaced_once(client, pool):
         assert backtests.lease(conn, now + timedelta(seconds=122), 60) is None
         found = backtests.get(conn, id_)
     assert found is not None
-    assert (found.state, found.error) == ("failed", "its process ended each time that it was tried")
+    assert found.state == "failed"
+    assert found.error.startswith("interrupted: slowrank was killed or ran out of memory each time")
+    assert "post the recording again" in found.error
+
+
+def test_a_recording_whose_runner_was_killed_is_taken_up_within_half_a_minute(client, pool, monkeypatch):
+    """A runner that goes on keeps it for as long as it needs: it renews its lease."""
+    monkeypatch.setattr("cli.run.backtests.LEASE_SECONDS", 1.0)
+    monkeypatch.setattr("cli.run.backtests._RENEW_SECONDS", 0.2)
+    id_ = posted(client).json()["id"]
+    runner = Runner(pool, [sys.executable, "-c", "import time; time.sleep(3)"])
+    thread = threading.Thread(target=runner.run_one)
+    thread.start()
+    until, taken = time.monotonic() + 2.5, []
+    while time.monotonic() < until:
+        with pool.connection() as conn, conn.transaction(force_rollback=True):
+            taken.append(backtests.lease(conn, datetime.now(UTC), 60))
+        time.sleep(0.1)
+    assert taken[-1] is None
+    # The first look may have come before the runner's.
+    assert not any(taken[5:])
+    thread.join(20)
+    with pool.connection() as conn:
+        found = backtests.get(conn, id_)
+    assert found is not None
+    assert found.state == "failed"
+    assert LEASE_SECONDS <= 30
 
 
 def test_a_stopped_runner_gives_the_recording_back(client, pool):

@@ -1,7 +1,7 @@
 // The page of a node: one metric of all its GPUs, each in a small plot, all on one scale.
 "use strict";
 (() => {
-  const { quantity, colours, clock, redrawn, read } = window.plots;
+  const { quantity, tick, colours, clock, redrawn, read } = window.plots;
   const holder = document.querySelector("[data-node]");
   if (!holder) return;
   const { node, cluster, metric, since } = holder.dataset;
@@ -29,7 +29,7 @@
       cursor: { sync: { key: "node" } },
       scales: { y: { range } },
       axes: [{ ...axis, size: 26, space: 80, values: (_, all) => all.map((at) => clock(at).slice(0, 5)) },
-        { ...axis, size: 66, space: 22, values: (_, all) => all.map((one) => quantity(one, found.unit)) }],
+        { ...axis, size: 66, space: 22, values: (_, all) => all.map((one) => tick(one, found.unit)) }],
       series: [{ label: "UTC", value: (_, at) => (at === null ? "–" : clock(at)) },
         { label: "mean", stroke: paint.own, width: 1.5, points: { show: false }, value: (_, shown) => quantity(shown, found.unit) }],
     }, [found.t.map((ms) => ms / 1000), found.y], place);

@@ -10,13 +10,27 @@
     cause: (others) => `, the suspected cause${others ? `, beside ${others} others` : ""}`,
   };
 
+  // Units of telemetry as people write them, and the bits of throttle reasons (alerts/report/quantity.py).
+  const WRITTEN = { 1: "", ratio: "", Cel: "°C", By: "B", "By/s": "B/s" };
+  const REASONS = ["GPU idle", "application clocks", "SW power cap", "HW slowdown", "sync boost",
+    "SW thermal slowdown", "HW thermal slowdown", "HW power brake", "display clocks"];
+
+  function reasons(mask) {
+    const bits = [...Array(31).keys()].filter((i) => (mask >> i) & 1);
+    return bits.map((i) => REASONS[i] || `bit ${2 ** i}`).join(", ") || "none";
+  }
+
   function quantity(value, unit) {
     if (value === null || value === undefined) return "–";
-    const named = unit === "1" || unit === "ratio" ? "" : unit;
+    if (unit === "bitmask" && Number.isInteger(value) && value >= 0) return reasons(value);
+    const named = unit === "bitmask" ? "" : WRITTEN[unit] ?? unit;
     const [size, prefix] = SI.find(([step]) => Math.abs(value) >= step) || [1, ""];
     const plain = !named || value === 0 ? [1, ""] : [size, prefix];
     return `${Number((value / plain[0]).toPrecision(4))} ${plain[1]}${named}`.trim();
   }
+
+  // What stands at a tick of an axis is no mask that was read.
+  const tick = (value, unit) => quantity(value, unit === "bitmask" ? "1" : unit);
 
   // A canvas takes no CSS variables: an element that has the colour gives it as rgb().
   function colours(element) {
@@ -93,7 +107,7 @@
       padding: [null, 40, null, null],
       cursor: { sync: { key: "evidence" }, points: { size: 6 } },
       scales: { x: { time: true, range: [found.from / 1000, found.to / 1000] } },
-      axes: [{ ...axis, size: 30, space: 70, values: (_, all) => all.map(clock) }, { ...axis, size: 72, values: (_, all) => all.map((one) => quantity(one, plot.unit)) }],
+      axes: [{ ...axis, size: 30, space: 70, values: (_, all) => all.map(clock) }, { ...axis, size: 72, values: (_, all) => all.map((one) => tick(one, plot.unit)) }],
       bands: band ? [{ series: [4, 3], fill: faded(paint.peers, 0.3) }] : [],
       series: [
         { label: "UTC", value: (_, at) => (at === null ? "–" : clock(at)) },
@@ -195,6 +209,6 @@
     });
   }
 
-  window.plots = { quantity, colours, faded, clock, text, redrawn, read };
+  window.plots = { quantity, tick, colours, faded, clock, text, redrawn, read };
   document.querySelectorAll("[data-evidence]").forEach(show);
 })();

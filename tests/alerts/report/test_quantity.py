@@ -13,6 +13,11 @@ from alerts.report.quantity import counted, quantity, unit_of
         ("gpu.energy_joules_total", "", "J"),
         ("gpu.throttle.thermal_nanoseconds_total", "s", "s"),
         ("gpu.ecc.corrected_total", "1", "1"),
+        ("gpu.energy_millijoules_total", "1", "mJ"),
+        ("gpu.clock.sm_hz", "1", "Hz"),
+        ("nic.port.speed_bits_per_second", "1", "bit/s"),
+        ("gpu.temp.margin_celsius", "1", "Cel"),
+        ("gpu.throttle_reasons", "1", "bitmask"),
     ],
 )
 def test_a_counter_has_the_unit_of_its_name(metric, unit, expected):
@@ -38,6 +43,10 @@ def test_nanoseconds_are_read_as_seconds():
         (0.0, "s", "0 s"),
         (-0.5, "s", "-500 ms"),
         (None, "s", "–"),
+        (2e11, "bit/s", "200 Gbit/s"),
+        (1.2e6, "mJ", "1.2 kJ"),
+        (84.0, "Cel", "84 °C"),
+        (2.5e7, "By", "25 MB"),
     ],
 )
 def test_a_quantity_has_its_unit_and_few_digits(value, unit, text):
@@ -53,3 +62,19 @@ def test_one_is_singular():
         "2 ranks",
         "1,024 ranks",
     ]
+
+
+@pytest.mark.parametrize(
+    ("mask", "text"),
+    [
+        (64.0, "HW thermal slowdown"),
+        (72.0, "HW slowdown, HW thermal slowdown"),
+        (0.0, "none"),
+        (1024.0, "bit 1024"),
+        (36.5, "36.5"),
+        (-1.0, "-1"),
+    ],
+)
+def test_throttle_reasons_have_names(mask, text):
+    """Those of nvml.h; a bit that is newer has its number, and so has a mean of masks."""
+    assert quantity(mask, "bitmask") == text

@@ -106,11 +106,13 @@ def create_app(
     probes: Mapping[str, Probe] | None = None,
     breakable: Breakable | None = None,
     runs_backtests: bool = False,
+    one_process: bool = False,
 ) -> FastAPI:
     """Return the app over an open ``pool``.
 
     ``sink`` accepts ingested telemetry (without one, ingest answers 503); ``probes`` adds checks to /readyz;
-    ``breakable`` is a demo's simulated cluster; ``runs_backtests``: the caller runs what is posted.
+    ``breakable`` is a demo's simulated cluster; ``runs_backtests``: the caller runs what is posted;
+    ``one_process``: detectors and notifier run in it, too.
     """
     registry = new_registry()
     metrics = ApiMetrics(registry)
@@ -129,6 +131,7 @@ def create_app(
         sink=sink,
         breakable=breakable,
         runs_backtests=runs_backtests,
+        one_process=one_process,
         probes=probes or {},
     )
     routes = [route for router in ROUTERS for route in router.routes]

@@ -33,6 +33,7 @@ class Services:
 
     ``sink`` is None where telemetry is not ingested, ``recipients`` where there is no mail server,
     ``breakable`` where the cluster is none of a demo. ``runs_backtests``: a runner is beside the API.
+    ``one_process``: detectors and notifier run in the process of the API.
     """
 
     settings: Settings
@@ -47,6 +48,7 @@ class Services:
     sink: Sink | None = None
     breakable: Breakable | None = None
     runs_backtests: bool = False
+    one_process: bool = False
     foreign: ForeignReceiver = field(default_factory=ForeignReceiver)
     probes: Mapping[str, Probe] = field(default_factory=dict)
     streams: Counter[str] = field(default_factory=Counter)

@@ -206,9 +206,7 @@ class Notifier:
             once = due.repeat or due.event.type == TEST
             urgent = due.event.body.get("severity") == "critical"
             again_at = (
-                None
-                if once
-                else next_attempt(due.attempt, self.now(), answer, self.chance(), urgent=urgent)
+                None if once else next_attempt(due.attempt, self.now(), answer, self.chance(), urgent=urgent)
             )
             deliveries.mark_failed(conn, due, attempt, again_at=again_at)
             if again_at is None and not once:

@@ -20,6 +20,9 @@ router = APIRouter(tags=["health"])
 STALE = timedelta(seconds=60)
 PROCESSES = ("streams", "notifier")
 
+# What does not work without each of them.
+_LOST = {"streams": "no telemetry is judged", "notifier": "no webhook gets anything"}
+
 # Servers that a process may wait for: it is alive, and does nothing.
 SERVERS = ("database", "kafka")
 
@@ -40,13 +43,18 @@ def version() -> dict[str, str]:
 def readyz(services: ServicesDep, response: Response) -> dict[str, Any]:
     """Check each dependency of the API. Only a database that does not answer makes it unready (503).
 
-    A process that waits, and a disk that is full, degrade it: what is stored can still be read.
+    A process that waits, and a disk that is full, degrade it: what is stored can still be read. `detail` says
+    what fails, why, and what to do.
     """
     database, *others = _database_and_processes(services)
     checks = [database, *others, *(_probed(name, services) for name in services.probes)]
     all_ok = all(check["ok"] for check in checks)
     response.status_code = 200 if database["ok"] else 503
-    return {"status": "ok" if all_ok else "degraded" if database["ok"] else "unready", "checks": checks}
+    if all_ok:
+        return {"status": "ok", "checks": checks}
+    failed = "; ".join(f"{check['name']}: {check['detail']}" for check in checks if not check["ok"])
+    status = "degraded" if database["ok"] else "unready"
+    return {"status": status, "detail": failed, "checks": checks}
 
 
 @router.get("/metrics", dependencies=[Depends(MetricsReader())], response_class=Response)
@@ -60,19 +68,30 @@ def _database_and_processes(services: Services) -> list[dict[str, Any]]:
     try:
         with services.pool.connection(timeout=2) as conn:
             recent = heartbeats.since(conn, now - STALE)
+    except psycopg.errors.UndefinedTable:
+        return [
+            _check("database", False, "it has no tables yet, so nothing can be read: run `slowrank migrate`")
+        ]
     except psycopg.Error as error:
-        why = f"does not answer ({type(error).__name__})"
-        return [_check("database", False, f"{why}; check SLOWRANK_DATABASE_URL and `slowrank migrate`")]
+        why = f"it does not answer ({type(error).__name__}), so nothing can be read"
+        step = "start the database, or correct SLOWRANK_DATABASE_URL"
+        if services.one_process:
+            step = "the log of this process says why; start it again"
+        return [_check("database", False, f"{why}: {step}")]
     checks = [_check("database", True, "answers")]
     for process in PROCESSES:
-        checks.append(_alive(process, [beat for beat in recent if beat.process == process], now))
+        beats = [beat for beat in recent if beat.process == process]
+        checks.append(_alive(process, beats, now, one_process=services.one_process))
     return checks
 
 
-def _alive(process: str, beats: Sequence[Heartbeat], now: datetime) -> dict[str, Any]:
+def _alive(process: str, beats: Sequence[Heartbeat], now: datetime, *, one_process: bool) -> dict[str, Any]:
     if not beats:
-        silent = f"no heartbeat for {STALE.total_seconds():.0f} s; is `slowrank {process} run` running?"
-        return _check(process, False, silent)
+        silent = f"no heartbeat for {STALE.total_seconds():.0f} s, so {_LOST[process]}"
+        step = f"start `slowrank {process} run`, or read in its log why it waits"
+        if one_process:
+            step = "this process does it and stands still; read its log and start it again"
+        return _check(process, False, f"{silent}: {step}")
     youngest = min((now - beat.at).total_seconds() for beat in beats)
     detail = f"{len(beats)} alive, last heartbeat {youngest:.0f} s ago"
     waiting = [beat for beat in beats if set(SERVERS) & set(beat.detail.get("waiting_for", ()))]
@@ -83,7 +102,8 @@ def _alive(process: str, beats: Sequence[Heartbeat], now: datetime) -> dict[str,
     return _check(
         process,
         False,
-        f"{detail}; {len(waiting)} wait for {' and '.join(whom)}{why}: see the log, free space",
+        f"{detail}; {len(waiting)} wait for {' and '.join(whom)}{why} and do nothing meanwhile: see whether "
+        "these servers run and their disks have room",
     )
 
 

@@ -157,6 +157,7 @@ def local_stack(config: StackConfig, settings: Settings, tuning: Tuning) -> Iter
             probes={"disk": lambda: enough_space(config.folder)},
             breakable=config.breakable,
             runs_backtests=True,
+            one_process=True,
         )
         parts.enter_context(backtests.running(pool))
         # On the API's /metrics: this process serves no other.

@@ -121,6 +121,10 @@ def test_no_database_is_a_problem_too(settings, client):
         assert ready.status_code == 503
         assert ready.json()["checks"][0]["name"] == "database"
         assert not ready.json()["checks"][0]["ok"]
+        assert ready.json()["detail"] == (
+            "database: it does not answer (PoolTimeout), so nothing can be read: start the database, or "
+            "correct SLOWRANK_DATABASE_URL"
+        )
         assert away.get("/healthz").json() == {"status": "ok"}
 
 
@@ -134,7 +138,9 @@ def test_an_empty_database_says_what_to_run(settings, client, api_server):
             answer = empty.get("/api/v1/findings")
             assert answer.status_code == 503
             assert "slowrank migrate" in answer.json()["detail"]
-            assert empty.get("/readyz").status_code == 503
+            ready = empty.get("/readyz")
+            assert (ready.status_code, ready.json()["status"]) == (503, "unready")
+            assert ready.json()["detail"].endswith("run `slowrank migrate`")
         server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
@@ -168,15 +174,24 @@ def test_ready_tells_each_part_apart(client, pool):
     """Streams and notifier are ok while they leave signs of life; the API is ready without them."""
     silent = client.get("/readyz")
     assert (silent.status_code, silent.json()["status"]) == (200, "degraded")
+    assert "no webhook gets anything: start `slowrank notifier run`" in silent.json()["detail"]
     with pool.connection() as conn:
         conn.execute("INSERT INTO heartbeats VALUES ('streams', 'a', now()), ('notifier', 'b', now())")
     ready = client.get("/readyz").json()
     assert ready["status"] == "ok"
+    assert "detail" not in ready
     assert {c["name"]: c["ok"] for c in ready["checks"]} == {
         "database": True,
         "streams": True,
         "notifier": True,
     }
+
+
+def test_what_stands_still_in_one_process_is_no_other_to_start(client, settings, pool):
+    """`slowrank up` detects and notifies itself."""
+    ready = type(client)(create_app(settings, pool, one_process=True)).get("/readyz").json()
+    assert "no telemetry is judged: this process does it and stands still" in ready["detail"]
+    assert "slowrank streams run" not in ready["detail"]
 
 
 def test_a_process_that_waits_for_a_server_is_not_ok(client, pool):
@@ -199,7 +214,8 @@ def test_a_process_that_waits_for_a_server_is_not_ok(client, pool):
         "name": "streams",
         "ok": False,
         "detail": "3 alive, last heartbeat 0 s ago; 2 wait for database and kafka "
-        "(could not extend file: No space left): see the log, free space",
+        "(could not extend file: No space left) and do nothing meanwhile: see whether these servers run and "
+        "their disks have room",
     }
     assert checks["notifier"]["ok"]
     with pool.connection() as conn:

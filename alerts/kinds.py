@@ -74,6 +74,7 @@ KINDS: dict[str, Kind] = {
         title="{place} is {ratio} slower than it was; no machine stands out",
         meaning=(
             "the job is slow and no machine stands out; the hypothesis gives the cause: `imbalance.stage`, "
+            "`imbalance.context` (a context-parallel position has more work from the start), "
             "`imbalance.model` (the ranks on one GPU model), `imbalance.machine` (all ranks of some nodes, "
             "which the finding names; beside `imbalance.stage` where no coordinates are known and they stand "
             "as a stage does), `imbalance.position` (all ranks at one place of the layers became slow), "
@@ -492,6 +493,17 @@ KINDS: dict[str, Kind] = {
         phrase="pipeline stage with more work",
         action="CHECK_APP",
         text="Give the slowest stage fewer layers, or the others more: no machine is at fault.",
+        reported_as="cause",
+        without_past=True,
+    ),
+    "imbalance.context": Kind(
+        title="{group} carries {ratio} the compute of the others",
+        phrase="context-parallel position with more work",
+        action="CHECK_APP",
+        text=(
+            "Give each context-parallel position as much work, as by parts from both ends of a sequence "
+            "(zig-zag) under a causal mask: no machine is at fault."
+        ),
         reported_as="cause",
         without_past=True,
     ),

@@ -1,6 +1,6 @@
 """Watches a job for slowness that no rank causes: since when it shows, and when it is gone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,10 +27,9 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
 Slowness = Literal["stage", "position", "machines", "workload", "wandering", "input", "unmeasured", "between"]
-"""More work in one stage, or since some step at one position of the layers; most machines that became slow;
-work that differs by chance, from
-step to step or for some steps at one rank after the other (wandering); or a wait of all ranks, be it between
-their steps."""
+"""More work in one stage or for one part of a sequence (stage), or since some step at one position of the
+layers; most machines that became slow; work that differs by chance, from step to step or for some steps at
+one rank after the other (wandering); or a wait of all ranks, be it between their steps."""
 
 # Steps slowness must have lasted, and between two looks at it. Chosen: what lasts may be found five steps
 # late, for a fifth of the cost.
@@ -65,8 +64,8 @@ _SHARE_HIGH = 0.9
 
 @dataclass(frozen=True, slots=True)
 class SlowStage:
-    """A stage with more work: its number ``group``, ``members`` (places of ranks), ``ratio`` of its time to
-    the mean of the other stages, and the usual compute ``seconds`` of its ranks."""
+    """A stage with more work, or part of a sequence: its number ``group``, ``members`` (places of ranks),
+    ``ratio`` of its time to the mean of the others, and the usual compute ``seconds`` of its ranks."""
 
     group: int
     members: Ints
@@ -239,8 +238,9 @@ def _judged(
 
 def _of_roles(ratios: Ratios, steps: int) -> Floats:
     """Return the compute of the last steps over the mean of its role, in seconds of the mean role."""
-    compute, role = ratios.history.last("compute", steps), ratios.comparison.groups.index
-    means = np.array([np.bincount(role, weights=row) for row in compute]) / ratios.comparison.groups.sizes
+    compute, roles = ratios.history.last("compute", steps), ratios.comparison.stages
+    role = roles.index
+    means = np.array([np.bincount(role, weights=row) for row in compute]) / roles.sizes
     means = np.where(means > 0, means, np.nan)
     seconds: Floats = compute * (means.mean(axis=1)[:, None] / means[:, role])
     return seconds
@@ -253,15 +253,34 @@ def _number_of(members: Ints, groups: PeerGroups) -> int | None:
 
 
 def _stage(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -> JobSlowness | None:
-    """Return the stage that has more work; ``before`` is what was found already."""
+    """Return the stage, or part of a sequence, that has more work; ``before`` is what was found already."""
+    found = None
+    if ratios.comparison.cut is not None:
+        found = _with_more_work(ratios, slow, PeerGroups.of(ratios.comparison.cut), _of_roles, before)
+    if found is None:
+        found = _with_more_work(ratios, slow, ratios.comparison.groups, _compute, before)
+    return found
+
+
+def _compute(ratios: Ratios, steps: int) -> Floats:
+    return ratios.history.last("compute", steps)
+
+
+def _with_more_work(
+    ratios: Ratios,
+    slow: Bools,
+    groups: PeerGroups,
+    seconds_of: Callable[[Ratios, int], Floats],
+    before: JobSlowness | None,
+) -> JobSlowness | None:
+    """Return the one of the ``groups`` that has more work by the seconds of the last steps."""
     step = nan_median(ratios.history.last("step", _STEPS), axis=1)
-    latest = np.where(slow, np.nan, ratios.history.last("compute", _STEPS))
-    groups, dispersion = ratios.comparison.groups, ratios.kind.dispersion
+    latest = np.where(slow, np.nan, seconds_of(ratios, _STEPS))
     number = None if before is None or before.stage is None else _number_of(before.stage.members, groups)
-    found = stage_imbalance(step, latest, groups, dispersion=dispersion, found=number)
+    found = stage_imbalance(step, latest, groups, dispersion=ratios.kind.dispersion, found=number)
     if found is None:
         return None
-    seconds = np.where(slow, np.nan, ratios.history.last("compute", ratios.settled))
+    seconds = np.where(slow, np.nan, seconds_of(ratios, ratios.settled))
     high = stage_ratio(seconds, groups, found.group) >= MIN_STAGE_RATIO
     same = before is not None and number == found.group
     began = (before.onset_lo, before.onset) if before is not None and same else _since(ratios, high)

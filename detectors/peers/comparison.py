@@ -25,7 +25,8 @@ class Comparison:
     ``groups`` are the roles as they are known by now, ``everyone`` all ranks as one. ``left_out`` are those
     whose machines are suspected: no rank is compared with them. ``replicas`` holds which ranks work on the
     same batch, which is taken out of their ratios where it ``shares_batches``; not of the ratios of those
-    ``apart``, for their replica is slow.
+    ``apart``, for their replica is slow. ``cut`` [ranks] are the parts of a sequence that divide the roles
+    given by coordinates, where they are uneven.
     """
 
     def __init__(self, nodes: PeerGroups, roles: Ints | None, replicas: Replicas | None) -> None:
@@ -42,10 +43,20 @@ class Comparison:
         """Forget what has been learnt: compare by the coordinates alone."""
         self.groups = self._roles
         self.roles_settled = self.roles_known
+        self.cut: Ints | None = None
         self.shares_batches = False
         self.small_classes: SmallClasses | None = None
         self.left_out: Bools = np.zeros(self.nodes.index.size, dtype=np.bool_)
         self.apart: Bools = np.zeros(self.nodes.index.size, dtype=np.bool_)
+
+    @property
+    def stages(self) -> PeerGroups:
+        """The roles undivided by parts of a sequence."""
+        return self.groups if self.cut is None else self._roles
+
+    def divide(self, cut: Ints) -> None:
+        """Compare ranks only with those that have their part of a sequence, ``cut`` [ranks], from now on."""
+        self.groups, self.cut = self._roles.divided(cut), cut
 
     @property
     def small_role(self) -> Bools:

@@ -58,6 +58,10 @@ class PeerGroups:
             members[g, : sizes[g]] = np.flatnonzero(group == g)
         return cls(group, members)
 
+    def divided(self, index: Ints) -> "PeerGroups":
+        """Return the groups of ranks that share a group and an ``index`` (from 0 on, [ranks])."""
+        return PeerGroups.of(self.index * (int(index.max(initial=0)) + 1) + index)
+
     @cached_property
     def narrowest(self) -> int:
         """Members of the smallest group."""

@@ -20,9 +20,9 @@ no reference (leave-machine-out).
 Learnt after 20 settled steps: whether ranks share a wall clock, from the coefficient of variation of step
 times over ranks, and roles, where no coordinates are given, from gaps between the ranks' usual times, or from
 the place of each in its replica where amounts of work show who has one batch (``batches``). With coordinates
-or batches, classes of machines within roles, too: of another model, or under a power limit
-(``machine_classes``). Then and later: positions, whose ranks take longer at the same steps, as those of a
-popular expert do (``positions``).
+or batches, parts of a sequence that are more work (``shards``), and classes of machines within roles, too: of
+another model, or under a power limit (``machine_classes``). Then and later: positions, whose ranks take
+longer at the same steps, as those of a popular expert do (``positions``).
 
 Arrays are [ranks] per step, [steps, ranks] over the window; NaN was not read.
 """
@@ -206,6 +206,7 @@ class Ratios:
         if self.settled == self.config.learn and not self.comparison.roles_settled:
             self._learn_roles()
         if self.settled == self.config.learn and not self.asynchronous:
+            self._learn_cut()
             self._learn_classes()
         look = self.settled in _POSITIONS_SOON or self.settled % _POSITIONS_AGAIN == 0
         regrouped = look and self.settled >= self.config.learn and self._learn_positions()
@@ -417,6 +418,17 @@ class Ratios:
         v = self.history.last("v", steps)
         self._rewrite(v, self.comparison.role_ratio(v))
         return True
+
+    def _learn_cut(self) -> None:
+        """Parts of a sequence that are more work from the start are roles of their own."""
+        if self.shards is None:
+            return
+        usual = nan_median(self.history.last("role", self.config.learn))
+        cut = self.shards.uneven(usual, self.comparison.groups)
+        if cut is not None:
+            self.comparison.divide(cut)
+            v = self.history.last("v", min(self.settled, self.config.history))
+            self._rewrite(v, self.comparison.role_ratio(v))
 
     def _learn_classes(self) -> None:
         """Machines that are as much slower, or quicker, from the start are roles of their own."""

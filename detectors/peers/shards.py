@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from detectors.peers.peers import MIN_PEERS, PeerGroups, group_median
 from detectors.robust import nan_median
 
 Floats = npt.NDArray[np.float64]
@@ -28,6 +29,11 @@ _ALIKE = 0.5
 # Of the ranks at a position that must be alike. Chosen: one of four may be slow besides.
 _SHARE = 0.75
 
+# Least distance between parts of a sequence that are uneven from the start, in logs, and the most that ranks
+# differ from others at their part, as a share of it. Chosen: healthy ranks and machines differ by one per
+# cent for good.
+_UNEVEN, _NEAR = 0.03, 0.25
+
 # Whole machines that must be alike to be taken for a position. Chosen: two may both be slow.
 _MACHINES = 3
 
@@ -35,11 +41,13 @@ _MACHINES = 3
 @dataclass(frozen=True, slots=True)
 class Shards:
     """``parts`` number the positions per dimension, each [ranks]; ``node`` [ranks] the machines. ``cuts`` are
-    those of them whose work does not change with the batch, as an expert's does."""
+    those of them whose work does not change with the batch, as an expert's does; ``sequence`` has which part
+    of it each rank has, [ranks], None where it is not divided."""
 
     parts: tuple[Ints, ...]
     node: Ints
     cuts: tuple[Ints, ...] = ()
+    sequence: Ints | None = None
 
     @classmethod
     def from_coords(cls, coords: Mapping[str, Ints], node: Ints) -> "Shards":
@@ -49,6 +57,7 @@ class Shards:
             tuple(known.values()),
             node,
             tuple(at for name, at in known.items() if name != "ep" and np.ptp(at)),
+            known["cp"] if "cp" in known and np.ptp(known["cp"]) else None,
         )
 
     def explain(self, effect: Floats, rank: int, role: Bools) -> bool:
@@ -57,6 +66,27 @@ class Shards:
         ``effect`` [ranks] are log ratios to peers, ``role`` [ranks] marks who does the same work as it.
         """
         return any(self._is_shared(part, effect, rank, role) for part in self.parts)
+
+    def uneven(self, usual: Floats, roles: PeerGroups) -> Ints | None:
+        """Return the parts of a sequence, [ranks], if these divide the work of ``roles`` unevenly from the
+        start, as under a causal mask; None where ranks differ otherwise, or have too few peers.
+
+        ``usual`` [ranks] are the ranks' usual log ratios to their role.
+        """
+        if self.sequence is None:
+            return None
+        at = PeerGroups.of(self.sequence)
+        levels = group_median(usual, at)
+        apart = float(np.ptp(levels))
+        if not apart >= _UNEVEN or roles.divided(at.index).narrowest <= MIN_PEERS:
+            return None
+        # Negated: of a rank that was not read nothing is known.
+        misfits = ~(np.abs(usual - at.spread_out(levels)) <= _NEAR * apart)
+        if (np.bincount(at.index, weights=misfits) > (1.0 - _SHARE) * at.sizes).any():
+            return None
+        one = int(np.abs(levels - np.median(levels)).argmax())
+        alone = np.ptp(np.delete(levels, one)) <= _NEAR * apart
+        return None if alone and self._may_be_machines(at.index == one) else self.sequence
 
     def stands_with(self, levels: Floats, rank: int, role: Bools, *, size: float) -> bool:
         """Whether ``rank``, slower by ``size`` than it was, takes as long now as the others at its position,

@@ -98,7 +98,10 @@ def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) 
     coords = {name: value for name, value in role.items() if isinstance(value, int)}
     ranks = frozenset(view.roster[i] for i in stage.members)
     where = view.role_name(stage.members) or f"ranks {spans(ranks)}"
-    hypotheses, suspects = {_HYPOTHESES[found.kind]: WEIGHT_SLOW}, tuple[Suspect, ...]()
+    # Context parallelism cuts sequences, of which under a causal mask the later parts are more work.
+    is_context = found.kind == "stage" and "cp" in coords and not coords.keys() & {"pp", "ep"}
+    hypothesis = "imbalance.context" if is_context else _HYPOTHESES[found.kind]
+    hypotheses, suspects = {hypothesis: WEIGHT_SLOW}, tuple[Suspect, ...]()
     machines = {} if role and found.kind != "machines" else _filled_by(view, ranks)
     if machines:
         names = ", ".join(sorted(machines)[:_MOST_NAMED])

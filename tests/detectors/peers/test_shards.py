@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from detectors.peers.peers import PeerGroups
 from detectors.peers.shards import Shards
 
 TP = np.tile(np.arange(4), 8)
@@ -107,3 +108,35 @@ def test_whole_machines_are_a_position_from_three_on(machines):
     slow = np.isin(node, machines)
     expected = np.flatnonzero(slow).tolist() if len(machines) >= 3 else []
     assert explained(slow, cp=slow.astype(np.intp), node=node) == expected
+
+
+CONTEXT = np.arange(32) // 2 % 4
+MORE = np.array([0.0, 0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("usual", "context", "uneven"),
+    [
+        (MORE[CONTEXT], CONTEXT, True),
+        (MORE[CONTEXT] + 0.3 * (np.arange(32) == 5), CONTEXT, True),
+        (0.05 * MORE[CONTEXT], CONTEXT, False),
+        (0.3 * (NODE == 2), CONTEXT, False),
+        (0.3 * (NODE == 3), NODE, False),
+        (MORE[NODE], NODE, True),
+        (0.3 * np.isin(np.arange(32), (6, 14)), CONTEXT, False),
+    ],
+    ids=[
+        "parts",
+        "a slow rank besides",
+        "hardly",
+        "a node",
+        "the part is a node",
+        "parts are nodes",
+        "ranks",
+    ],
+)
+def test_parts_of_a_sequence_are_uneven_where_their_ranks_agree(usual, context, uneven):
+    """On all machines alike, from the start; one machine that has a part alone may be slow."""
+    shards = Shards.from_coords({"cp": context}, NODE)
+    at = shards.uneven(usual + np.linspace(0, 0.005, 32), PeerGroups.of(np.zeros(32, dtype=np.intp)))
+    assert (at is not None) == uneven

@@ -79,6 +79,40 @@ def test_most_nodes_that_become_slow_are_named_in_a_finding_about_the_job(nodes,
     assert 0.7 * lost < last < 1.1 * lost
 
 
+CAUSAL = (0.75, 0.9, 1.05, 1.2)
+
+
+def context_parallel(ranks, tp, pp=1):
+    """Coordinates of ranks in the order tp, cp (4), dp, pp, and how much of the causal mask each works on."""
+    r = np.arange(ranks)
+    cp, per = r // tp % len(CAUSAL), ranks // pp
+    coords = {"tp": r % tp, "cp": cp, "dp": r % per // (len(CAUSAL) * tp), "pp": r // per}
+    return {name: at.tolist() for name, at in coords.items()}, np.array(CAUSAL)[cp]
+
+
+@pytest.mark.parametrize(("ranks", "tp", "pp"), [(64, 4, 1), (128, 8, 1), (64, 8, 1), (128, 2, 4)])
+def test_uneven_positions_from_the_start_are_how_work_is_divided(ranks, tp, pp):
+    """Whether a position fills half of a node, one node of each replica or less: no machine is named."""
+    coords, share = context_parallel(ranks, tp, pp)
+    suspicions = run(synchronous(healthy(ranks=ranks, seed=8) * share, overhead=0.3, coords=coords))
+    assert believed(suspicions) == {}
+    (found,) = job_level(suspicions)
+    assert list(found.hypotheses) == ["imbalance.context"]
+    assert found.subject.coords == {"cp": 3}
+    assert found.slowdown_ratio == pytest.approx(1.2 / 0.9, rel=0.02)
+    assert found.suspects == ()
+
+
+@pytest.mark.parametrize(("position", "factor"), [(0, 1.9), (3, 1.1)])
+def test_a_slow_rank_is_found_beside_uneven_positions(position, factor):
+    """Whatever its position has to do."""
+    coords, share = context_parallel(64, 4)
+    work = healthy(ranks=64, seed=8) * share
+    rank = 17 + 4 * position
+    work[100:, rank] *= factor
+    assert set(believed(run(synchronous(work, overhead=0.3, coords=coords)))) == {rank}
+
+
 def test_two_nodes_that_stand_as_a_stage_may_be_one():
     """Where no coordinates tell otherwise."""
     work = healthy(ranks=64, seed=8)

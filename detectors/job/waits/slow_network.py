@@ -64,7 +64,8 @@ class SlowNetwork:
     """Transfers take ``ratio`` times as long as usual, the job ``job_slowdown`` times.
 
     The first slow step ran from ``onset_lo`` to ``onset``, in event time; ``seconds`` is a transfer now.
-    ``members`` (places) are whose transfers these are, None: all ranks'.
+    ``members`` (places) are whose transfers these are, None: all ranks'. Where no transfers are ``reported``,
+    they are within what ranks do beside what they report.
     """
 
     ratio: float
@@ -73,10 +74,13 @@ class SlowNetwork:
     onset: float
     seconds: float
     members: Ints | None = None
+    reported: bool = True
 
 
 class NetworkWatch:
-    """Weighs the transfer time of a job step after step."""
+    """Weighs the transfer time of a job step after step, which is in ``series`` of the history."""
+
+    series = "comm"
 
     def __init__(self) -> None:
         self.gone = False
@@ -99,7 +103,7 @@ class NetworkWatch:
     def update(self, ratios: Ratios) -> SlowNetwork | None:
         """Take the step that ``ratios`` took last; return what begins to show. ``gone``: it has ended."""
         self.gone = False
-        transfer = self.seconds(ratios.history.last("comm", 1))
+        transfer = self.seconds(ratios.history.last(self.series, 1))
         if not ratios.settled or not np.isfinite(transfer).any() or ratios.asynchronous:
             return None
         if ratios.settled % _EVERY == 0:
@@ -122,7 +126,7 @@ class NetworkWatch:
 
     def _refit(self, ratios: Ratios) -> None:
         steps = min(ratios.settled - self._since, ratios.config.baseline + _RECENT)
-        window = np.log(self.seconds(ratios.history.last("comm", steps)[: max(steps - _RECENT, 0)]))
+        window = np.log(self.seconds(ratios.history.last(self.series, steps)[: max(steps - _RECENT, 0)]))
         if np.isfinite(window).sum() >= _RECENT:
             if self._channel.free[0]:
                 self._work = _work(ratios, steps)
@@ -133,7 +137,7 @@ class NetworkWatch:
 
     def _examine(self, ratios: Ratios, center: float, sigma: float) -> SlowNetwork | None:
         look_back = min(self._channel.change.age_of(0) + _LOOK_BEFORE, ratios.settled)
-        transfer = self.seconds(ratios.history.last("comm", look_back))
+        transfer = self.seconds(ratios.history.last(self.series, look_back))
         x = np.log(transfer) - center
         first = locate_onset(x, sigma).index
         # A network that grows slower step by step is as slow as it is now.
@@ -152,7 +156,7 @@ class NetworkWatch:
     def _work_changed(self, ratios: Ratios, center: float) -> bool:
         """Whether compute changed too: another batch, model or schedule has other communication."""
         steps = self._channel.change.age_of(0)
-        rise = float(nan_median(np.log(self.seconds(ratios.history.last("comm", steps))))) - center
+        rise = float(nan_median(np.log(self.seconds(ratios.history.last(self.series, steps))))) - center
         same = min(max(_SAME_WORK, _OF_RISE * rise), _WANDERS)
         # Negated: if compute is not known, it may have changed.
         return not abs(_work(ratios, steps) - self._work) <= same

@@ -3,9 +3,12 @@
 One slow port delays every ring over it, and the others wait for these: no rank stands out within its stage,
 and the shortest transfer of all ranks (``slow_network``) is as before. Where ranks report apart from their
 transfers how long they wait, the transfer is watched that few ranks exceed, T = the k-th longest of a step,
-k = 1/20 of the ranks and 4 at least, by the evidence and limits of ``NetworkWatch``. It is theirs whose
-transfers rose by half as much, half of the ranks at most, if the waits of the others rose by half as much,
-theirs did not, and no rank computes for that much longer: else transfers contain the wait for a slow rank.
+k = 1/20 of the ranks and 4 at least, by the evidence and limits of ``NetworkWatch``. As long as no rank has
+reported a transfer, what ranks do beside what they report is watched, for transfers are within it. It is
+theirs whose transfers rose by half as much, half of the ranks at most, if the waits of the others rose by
+half as much, theirs did not, and no rank computes or loads for that much longer: else transfers contain the
+wait for a slow rank. Ranks of one machine that report no transfers are found by what that does
+(``step_detector``).
 """
 
 from dataclasses import replace
@@ -32,6 +35,8 @@ _HALF, _QUARTER = 0.5, 0.25
 class RingsWatch(NetworkWatch):
     """Weighs the longest transfers of a job step after step."""
 
+    series = "rest"
+
     def seconds(self, comm: Floats) -> Floats:
         """Return the longest transfer of each step but for few ranks', [steps] from [steps, ranks]."""
         ranks = comm.shape[1]
@@ -47,18 +52,22 @@ class RingsWatch(NetworkWatch):
         if not np.isfinite(ratios.history.last("wait", 1)).any():
             self.gone = False
             return None
+        if self.series == "rest" and np.isfinite(ratios.history.last("comm", 1)).any():
+            self.series = "comm"
+            # From this step on.
+            self.begin(ratios.settled - 1)
         found = super().update(ratios)
         if found is None:
             return None
-        members = _whose(ratios, found)
+        members = _whose(ratios, found, self.series)
         if members is None:
             # What else it is shall be usual, and not be asked in every step.
             self.begin(ratios.settled)
             return None
-        return replace(found, members=members)
+        return replace(found, members=members, reported=self.series == "comm")
 
 
-def _whose(ratios: Ratios, found: SlowNetwork) -> Ints | None:
+def _whose(ratios: Ratios, found: SlowNetwork, series: str) -> Ints | None:
     """Return the ranks whose transfers became slow while the others wait for them; None: it is not so."""
     history, held = ratios.history, min(ratios.settled, ratios.config.history)
     slow = nan_median(history.last("ts", held), axis=1) >= found.onset
@@ -70,14 +79,14 @@ def _whose(ratios: Ratios, found: SlowNetwork) -> Ints | None:
         values = history.last(series, held)
         return nan_median(values[slow]) - nan_median(values[~slow])
 
-    longer, waits = rose("comm") >= least, rose("wait")
+    longer, waits = rose(series) >= least, rose("wait")
     others = ~longer & np.isfinite(waits)
     few_wait = others.sum() <= _QUARTER * ratios.ranks
     if not longer.any() or longer.sum() > _HALF * ratios.ranks or few_wait:
         return None
+    if series == "rest" and np.unique(ratios.nodes.index[longer]).size == 1:
+        return None
     waited = nan_median(waits[others]) >= least and nan_median(waits[longer]) < least
-    compute = history.last("compute", held)
-    now, before = (
-        float(np.nanmax(nan_median(part), initial=-np.inf)) for part in (compute[slow], compute[~slow])
-    )
+    own = history.last("compute", held) + np.nan_to_num(history.last("data", held))
+    now, before = (float(np.nanmax(nan_median(part), initial=-np.inf)) for part in (own[slow], own[~slow]))
     return np.flatnonzero(longer) if waited and now - before < least else None

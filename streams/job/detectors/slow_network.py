@@ -94,6 +94,7 @@ def _slow_transfers(
     whose: str,
     shown: str,
 ) -> Suspicion:
+    what = "collectives take" if found.reported else "what is not reported of a step, as transfers, takes"
     return about_job(
         view,
         at,
@@ -105,8 +106,12 @@ def _slow_transfers(
         ratio=found.ratio,
         evidence=(
             Evidence(
-                metric="comm_seconds", unit="s", detector=STEPS, value=round(found.seconds, 6), note=shown
+                metric="comm_seconds" if found.reported else "step_seconds.rest",
+                unit="s",
+                detector=STEPS,
+                value=round(found.seconds, 6),
+                note=shown,
             ),
         ),
-        note=f"collectives take {found.ratio:.2f}x as long {whose}; compute is as before",
+        note=f"{what} {found.ratio:.2f}x as long {whose}; compute is as before",
     )

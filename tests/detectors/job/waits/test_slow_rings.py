@@ -9,25 +9,43 @@ from detectors.straggler.step_detector import StragglerDetector
 RANKS, ONSET, STEPS = 32, 120, 200
 
 
-def verdicts(rings=(), factor=1.0, *, slow_rank=1.0, waits=True, contain_waits=False, until=None):
+def verdicts(
+    rings=(),
+    factor=1.0,
+    *,
+    slow_rank=1.0,
+    slow_loader=0.0,
+    waits=True,
+    contain_waits=False,
+    until=None,
+    reported=0,
+    per_node=1,
+):
     """Return what is found, step by step, where the transfers of the ranks of ``rings`` take ``factor`` times
-    as long from ONSET on; transfers may contain the wait for the slowest rank."""
+    as long from ONSET on; transfers, ``reported`` from a step on, may contain the wait for the slowest
+    rank."""
     rng, ts = np.random.default_rng(7), 1000.0
-    detector, nan = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp)), np.full(RANKS, np.nan)
+    roles, nodes = np.zeros(RANKS, dtype=np.intp), np.arange(RANKS) // per_node
+    detector, nan = StragglerDetector(RANKS, roles, nodes=nodes), np.full(RANKS, np.nan)
     for s in range(STEPS):
         is_slow = ONSET <= s < (until or STEPS)
         work = np.exp(0.004 * rng.normal(size=RANKS))
         work[3] *= slow_rank if is_slow else 1.0
         comm = 0.3 * np.exp(0.04 * rng.normal(size=RANKS))
         comm[list(rings)] *= factor if is_slow else 1.0
-        total = float((work + comm).max())
-        wait = total - work - comm
+        data = np.full(RANKS, 0.01)
+        data[3] += slow_loader if is_slow else 0.0
+        total = float((work + comm + data).max())
+        wait = total - work - comm - data
         if contain_waits:
-            comm, wait = comm + wait, wait
+            # In the pipeline of the slow rank.
+            wait[:8] = 0.0
+            comm = total - work - wait - data
         ts += total
         yield detector.update(StepTimes(
             number=s, ts=np.full(RANKS, ts), step=np.full(RANKS, total), compute=work,
-            wait=wait if waits else nan, data=nan, comm=comm, checkpoint=nan, tokens=nan,
+            wait=wait if waits else nan, data=data, comm=comm if s >= reported else nan,
+            checkpoint=nan, tokens=nan,
         ))  # fmt: skip
 
 
@@ -35,10 +53,13 @@ def shown(**job):
     return [(s, v.rings) for s, v in enumerate(verdicts(**job)) if v.rings is not None]
 
 
+@pytest.mark.parametrize("reported", [0, 40, STEPS], ids=["reported", "reported later", "not reported"])
 @pytest.mark.parametrize("rings", [range(8, 16), range(3, 32, 8), range(16)])
-def test_slow_rings_are_found_with_whose_they_are(rings):
-    """A stage, a port of each machine, half of the ranks: the others wait."""
-    [(step, found)] = shown(rings=rings, factor=2.0)
+def test_slow_rings_are_found_with_whose_they_are(rings, reported):
+    """A stage, a port of each machine, half of the ranks: the others wait. Transfers without a column are
+    what is left of a step."""
+    [(step, found)] = shown(rings=rings, factor=2.0, reported=reported)
+    assert found.reported == (reported < STEPS)
     assert ONSET + 9 <= step <= ONSET + 20
     assert found.members is not None
     assert found.members.tolist() == list(rings)
@@ -56,12 +77,22 @@ def test_slow_rings_are_found_with_whose_they_are(rings):
         {"rings": range(32), "factor": 2.0},
         {"rings": range(8, 16), "factor": 2.0, "until": ONSET + 6},
         {"rings": range(2), "factor": 2.0},
+        {"slow_loader": 0.4, "contain_waits": True},
     ],
-    ids=["healthy", "a slow rank", "waits in transfers", "no waits", "all ranks", "a burst", "two ranks"],
-)
-def test_all_else_is_no_slow_ring(job):
+    ids=[
+        "healthy", "a slow rank", "waits in transfers", "no waits", "all ranks", "a burst", "two ranks",
+        "waits for a loader in transfers",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("reported", [0, STEPS], ids=["reported", "not reported"])
+def test_all_else_is_no_slow_ring(job, reported):
     """Whose transfers they are shows only by who waits for whom."""
-    assert not shown(**job)
+    assert not shown(**job, reported=reported)
+
+
+def test_a_machine_that_reports_no_transfers_is_no_ring():
+    """It is found by what it does beside what it reports."""
+    assert not shown(rings=range(8, 16), factor=2.0, reported=STEPS, per_node=8)
 
 
 def test_rings_recover():

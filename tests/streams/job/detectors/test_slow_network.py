@@ -43,16 +43,17 @@ def test_a_network_that_stays_slow_is_seen_until_it_recovers(at, recovered, seen
     assert [s.ts for s in standing.values()] == seen
 
 
+@pytest.mark.parametrize("reported", [True, False])
 @pytest.mark.parametrize(
     ("members", "subject"),
     [(range(16, 32), {"pp": 1}), (range(3, 64, 8), {"tp": 3}), (range(19, 32, 8), None)],
     ids=["a stage", "a port of each machine", "one group, found by votes"],
 )
-def test_slow_rings_are_told_with_what_their_ranks_share(members, subject):
+def test_slow_rings_are_told_with_what_their_ranks_share(members, subject, reported):
     """Four stages of two replicas of eight: rings of one tensor position in one stage have peers there."""
     ranks = range(64)
     coords = {r: (("dp", r // 8 % 2), ("pp", r // 16), ("tp", r % 8)) for r in ranks}
-    found = SlowNetwork(2.0, 1.2, 90.0, 92.0, 0.6, np.array(members))
+    found = SlowNetwork(2.0, 1.2, 90.0, 92.0, 0.6, np.array(members), reported=reported)
     view = JobView(
         cluster="c",
         job_id="job",
@@ -67,4 +68,6 @@ def test_slow_rings_are_told_with_what_their_ranks_share(members, subject):
     told = list(SlowNetworkDetector(JobStageConfig()).step(view, step).values())
     assert [s.subject.coords for s in told] == ([] if subject is None else [subject])
     assert {s.catalogue_id for s in told} <= {"congestion"}
+    metric = "comm_seconds" if reported else "step_seconds.rest"
+    assert {e.metric for s in told for e in s.evidence} <= {metric}
     assert [len(s.suspects) for s in told] == ([] if subject is None else [8])

@@ -1,7 +1,7 @@
 """Applies the counter and state rules to the samples of many nodes."""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median
@@ -62,6 +62,7 @@ class CountRules:
         self, owner: Owner, rules: Sequence[CountRule], shape: Shape, nodes: int, config: NodeConfig
     ) -> None:
         self._owner, self._rules = owner, tuple(rules)
+        self._detectors = _detectors(rules)
         known = SAMPLE_SCHEMAS[shape.schema].block(owner).names
         # Rules keep their numbers where the schema lacks some counters: nodes carry them to other blocks.
         self._metrics = tuple(dict.fromkeys(rule.metric for rule in rules if rule.metric in known))
@@ -116,7 +117,11 @@ class CountRules:
             holds = _stands_out(rule, total, siblings, usual=usual)
         make = at(
             lambda: _count_claim(
-                replace(rule, count=count), total, batch.subject(k, self._owner, key[1]), trusted=trusted
+                replace(rule, count=count),
+                total,
+                batch.subject(k, self._owner, key[1]),
+                detector=self._detectors[key[0]],
+                trusted=trusted,
             ),
             ts,
         )
@@ -229,7 +234,17 @@ def _beyond_chance(count: float, expected: float) -> bool:
     return count > expected and count - expected - count * math.log(count / expected) < LOG_CHANCE
 
 
-def _count_claim(rule: CountRule, total: float, subject: Subject, *, trusted: bool) -> Claim:
+def _detectors(rules: Sequence[CountRule]) -> tuple[str, ...]:
+    """Return the detector of each rule: with its limit where a counter has several rules, so that each is
+    cleared independently."""
+    several = {metric for metric, rules_of in Counter(rule.metric for rule in rules).items() if rules_of > 1}
+    return tuple(
+        f"counter.{r.metric}" + (f".{r.count:g}_in_{r.window:g}s" if r.metric in several else "")
+        for r in rules
+    )
+
+
+def _count_claim(rule: CountRule, total: float, subject: Subject, *, detector: str, trusted: bool) -> Claim:
     symptom, unit = rule.symptom, unit_of(rule.metric, "1")
     seen = Evidence(
         metric=rule.metric,
@@ -241,7 +256,7 @@ def _count_claim(rule: CountRule, total: float, subject: Subject, *, trusted: bo
     note = f"{rule.metric} rose by {quantity(total, unit)} in {rule.window:g} s"
     rule_id = f"counter.{rule.metric}"
     claim = symptom.claim(
-        subject, seen, detector=rule_id, catalogue_id="counters", rule_id=rule_id, note=note
+        subject, seen, detector=detector, catalogue_id="counters", rule_id=rule_id, note=note
     )
     return replace(claim, score=max(1.0, total / rule.count), overwhelming=symptom.overwhelming and trusted)
 

@@ -130,3 +130,10 @@ def test_missing_is_no_number():
     block = SAMPLE_SCHEMAS[2].nic
     assert {c.dtype for c in block.columns if c.name in METRICS} == {"<i8"}
     assert pack(block, [{}])[-8:] == MISSING_INT.to_bytes(8, "little", signed=True)
+
+
+def test_rules_of_one_counter_are_cleared_independently():
+    """A port that goes down twice within five minutes stays an error when no link was lost for a minute."""
+    found = run("nic.port.link_downed_total", [0] * 5 + [1] * 75 + [2] * 120)
+    state = {s.detector: (s.state, s.severity) for s in found}
+    assert sorted(state.values()) == [("clear", "warning"), ("update", "error")]

@@ -5,7 +5,7 @@ from typing import Literal
 
 from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding, Status
-from alerts.report.severity import ORDER
+from alerts.stated_severity import ORDER
 from slowrank.telemetry.records import Severity
 
 EventType = Literal[

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from alerts.kinds import kind_of
-from alerts.report.severity import milder
+from alerts.stated_severity import milder
 from slowrank.telemetry.hardware.xids import XIDS, xid_of
 from slowrank.telemetry.records import Severity
 from streams.node.rules.counter_rules import (

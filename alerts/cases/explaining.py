@@ -9,6 +9,7 @@ from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.kinds import IDLE
 from alerts.reasoning.corroborate import related, same_place
+from alerts.stated_severity import isolated
 from slowrank.telemetry.records import Severity
 
 _GRAVEST_FIRST = get_args(Severity)
@@ -33,7 +34,11 @@ def supporting(scope: Scope, case: Case, config: FindingConfig) -> tuple[Case, .
     return tuple(
         other
         for _, other in sorted(scope.cases.items())
-        if (_of_one_cause(case, other, config) or (case.rule.hang and other.kind == IDLE))
+        if (
+            _of_one_cause(case, other, config)
+            or _flaps_with(case, other, config)
+            or (case.rule.hang and other.kind == IDLE)
+        )
         and not grouped(other, case, config)
         and (other.rule.standing > standing or explaining_key(scope, other, config) == case.key)
     )
@@ -74,9 +79,11 @@ def _explains(cause: Case, case: Case, config: FindingConfig) -> bool:
         return False
     if grouped(case, cause, config) or slow_with_leader(case, cause, config):
         return True
+    if _flaps_with(cause, case, config):
+        return True
     if grouped(cause, case, config) or not _of_one_cause(cause, case, config):
         return False
-    if _graver_cause_of(case, cause):
+    if _graver_cause_of(case, cause) or _flaps_with(case, cause, config):
         return False
     above, own = cause.rule.standing, case.rule.standing
     # Of two open ones of the same standing, the one that opened first keeps explaining the other.
@@ -93,6 +100,21 @@ def _graver_cause_of(case: Case, other: Case) -> bool:
     one, two = case.rule, other.rule
     graver = _GRAVEST_FIRST.index(one.severity) < _GRAVEST_FIRST.index(two.severity)
     return graver and one.standing is two.standing and case.kind in two.explained_by
+
+
+def _flaps_with(port: Case, case: Case, config: FindingConfig) -> bool:
+    """Return whether a port goes down again and again, and ``case`` is another sign of that: whichever opened
+    first, and where both are about the one port, whenever they began."""
+    if port.rule.pages != "repeated" or port.kind not in case.rule.explained_by:
+        return False
+    if isolated(port.kind, (s.severity for s in port.suspicions())):
+        return False
+    return related(port, case, config) or (_same_port(port, case) and port.active and case.active)
+
+
+def _same_port(a: Case, b: Case) -> bool:
+    one, two = a.subject, b.subject
+    return one.type == two.type == "nic" and (one.node, one.nic, one.port) == (two.node, two.nic, two.port)
 
 
 def _of_one_cause(cause: Case, case: Case, config: FindingConfig) -> bool:

@@ -24,6 +24,7 @@ from alerts.harm import IMPACT
 from alerts.kind import Standing
 from alerts.kinds import kind_of
 from alerts.reasoning.calibration import FITTED, Basis, Calibration
+from alerts.stated_severity import isolated
 from slowrank.telemetry import Suspicion
 
 # Largest votes of one family (log-odds, chosen): one wrong detector must not outvote all the others.
@@ -121,7 +122,9 @@ def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
             families = argued.setdefault(name, {})
             families[s.family] = max(value, families.get(s.family, -math.inf))
     odds = {name: math.fsum(families[f] for f in sorted(families)) for name, families in argued.items()}
-    odds = {name: value for name, value in odds.items() if odds.keys().isdisjoint(kind_of(name).explained_by)}
+    # A link that was lost once leaves no lasting fault behind.
+    lasting = {n for n in odds if not isolated(n, (s.severity for s in members if s.kind == n))}
+    odds = {name: value for name, value in odds.items() if lasting.isdisjoint(kind_of(name).explained_by)}
     shares = softmax(odds or {kind: 0.0})
     best = min(shares, key=lambda name: (-shares[name], name))
     others = {n: round(p, 4) for n, p in sorted(shares.items()) if n != best and p > MENTIONED_ABOVE}

@@ -22,9 +22,10 @@ from alerts.report.advice import Loss, advice
 from alerts.report.cost import lost_per_hour
 from alerts.report.eviction import eviction, in_words
 from alerts.report.recovery import asked_for
-from alerts.report.severity import impact, isolated, milder, severity
+from alerts.report.severity import impact, severity
 from alerts.report.slow_group import model_of, nodes_of, slow_group
 from alerts.report.title import places, title
+from alerts.stated_severity import isolated, milder
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Severity, Suspect
 

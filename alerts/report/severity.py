@@ -1,13 +1,12 @@
 """How urgent a finding is: job impact with enough confidence pages; hardware without impact does not."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from alerts.kinds import kind_of
 from alerts.reasoning.calibration import Basis
+from alerts.stated_severity import ORDER
 from slowrank.telemetry import Subject
 from slowrank.telemetry.records import Severity
-
-ORDER: tuple[Severity, ...] = ("info", "warning", "error", "critical")
 
 # The gravest that a slow machine can be by what the finding rests on, where not critical (chosen): what rows
 # of steps alone cannot tell from a fault pages nobody, however often it was one.
@@ -26,23 +25,6 @@ def impact(confidence: float, basis: Basis) -> Severity:
     """
     by_confidence: Severity = "critical" if confidence >= 0.9 else "error" if confidence >= 0.7 else "warning"
     return min(by_confidence, WORST.get(basis, by_confidence), key=ORDER.index)
-
-
-def milder(kind: str, stated: Iterable[Severity | None]) -> Severity:
-    """Return the kind's own severity, or the worst its detectors stated, where that is milder.
-
-    Hardware that slows no job does not page, whatever severity its rule states.
-    """
-    own, given = kind_of(kind).severity, [one for one in stated if one is not None]
-    return min(own, max(given, key=ORDER.index), key=ORDER.index) if given else own
-
-
-def isolated(kind: str, stated: Iterable[Severity | None]) -> bool:
-    """Return whether the kind is not notified until it repeats, and it is no error yet.
-
-    Then it neither pages, whatever the job does meanwhile, nor advises more than to watch.
-    """
-    return kind_of(kind).pages == "repeated" and ORDER.index(milder(kind, stated)) < ORDER.index("error")
 
 
 def severity(

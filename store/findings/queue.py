@@ -8,9 +8,9 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 
 from alerts.notify import DEFAULT_EVENTS, END
-from alerts.report.severity import ORDER
 from alerts.route import RECHECK, Hold, Past, Route, hold
 from alerts.silence import labels, muting
+from alerts.stated_severity import ORDER
 from store.findings import inhibitions, silences, webhooks
 
 if TYPE_CHECKING:

@@ -32,8 +32,9 @@ from alerts.kinds import kind_of
 from alerts.reasoning.hang import ONSET_APART_SECONDS
 from alerts.report.action import action, check_uplinks, paging
 from alerts.report.render import MAX_EVIDENCE
-from alerts.report.severity import ORDER, severity
+from alerts.report.severity import severity
 from alerts.report.title import title
+from alerts.stated_severity import ORDER
 from slowrank.telemetry import HangVote, Subject
 from slowrank.telemetry.records import Severity
 

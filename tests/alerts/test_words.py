@@ -12,8 +12,9 @@ from alerts.kinds import KINDS, kind_of
 from alerts.report.action import action, paging
 from alerts.report.advice import Loss, advice
 from alerts.report.cost import ActionCosts, lost_per_hour
-from alerts.report.severity import ORDER, isolated, milder, severity
+from alerts.report.severity import severity
 from alerts.report.title import MAX_TITLE, place_in_text, places, title
+from alerts.stated_severity import ORDER, isolated, milder
 from slowrank.telemetry import Subject
 
 GPU = Subject(type="gpu", cluster="c", node="gpu-0423", gpu_index=5, rank=3389, job_id="j")

@@ -7,8 +7,8 @@ from typing import get_args
 import kinds_table
 
 from alerts.finding import Status
-from alerts.report.severity import ORDER
 from alerts.silence import labels
+from alerts.stated_severity import ORDER
 from api.finding_schema import definitions
 from api.security.auth import SCOPES
 from slowrank.telemetry import Subject

@@ -6,7 +6,7 @@ from dataclasses import replace
 from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding
 from alerts.notify import NotifiedState, event_of
-from alerts.report.severity import ORDER
+from alerts.stated_severity import ORDER
 from benchmarks.quality.scoring.matching import Alarm, Coords, Places, Suspects
 from slowrank.telemetry import Subject
 

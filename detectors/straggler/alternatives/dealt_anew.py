@@ -36,7 +36,7 @@ _AT_ONCE = 1 / 3
 # Chosen: of 1,000 machines one falls so far by chance once in 3,000 looks.
 _SIGMAS = 5.0
 
-# Chosen, of what the rank is slow by: less does not belong to it. One may fall as its own fault ends, and of few
+# Chosen, of what the rank is slow by: less does not belong to it. One may fall as its own fault ends; of few
 # machines two may have something of their own.
 _BELONGS, _FALL, _MOVE = 1 / 4, 2, 1 / 3
 

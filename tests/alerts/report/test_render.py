@@ -226,6 +226,35 @@ def test_one_flap_is_told_and_nobody_is_sent_for_it():
     assert again.action.code in ("REPLACE_CABLE", "DRAIN_NODE")
 
 
+@pytest.mark.parametrize("onset", [5.0, 605.0], ids=["at once", "much later"])
+def test_a_port_that_goes_down_again_and_again_leads_what_else_it_shows(onset):
+    """Its errors, known first, become part of the finding that says that it repeats."""
+    errors = replace(flap("error"), detector="counter.symbols", kind="link.nic_errors")
+    often = replace(flap("error", ts=onset + 10.0), onset=onset)
+    first, then = told([errors], [replace(errors, ts=often.ts), often], by=lambda case: case.kind)
+    assert first["link.nic_errors"].group_key is None
+    port = then["link.nic_flap"]
+    assert (then["link.nic_errors"].group_key, port.group_key) == (port.dedup_key, None)
+    assert (port.action.code, port.cause.hypothesis) == ("REPLACE_CABLE", "link.nic_flap")
+    assert port.blast_radius.other_findings == (first["link.nic_errors"].id,)
+
+
+@pytest.mark.parametrize(
+    ("severity", "other"),
+    [("warning", {}), ("error", {"nic": "mlx5_3", "port": "1"})],
+    ids=["once", "another port, much later"],
+)
+def test_errors_are_no_part_of_a_port_that_flaps_once_or_of_another_one(severity, other):
+    """What is advised about the errors stands."""
+    errors = replace(flap("error"), detector="counter.symbols", kind="link.nic_errors")
+    port = Subject(**{**asdict(errors.subject), **other})
+    onset = 605.0 if other else 5.0
+    lost = replace(flap(severity, ts=onset + 10.0), onset=onset, subject=port)
+    *_, found = told([errors], [replace(errors, ts=lost.ts), lost], by=lambda case: case.kind)
+    assert found["link.nic_errors"].group_key is None
+    assert found["link.nic_errors"].action.code == "REPLACE_CABLE"
+
+
 def of_steps(ts, state="raise"):
     """A rank that holds its job up since second 5, as its steps say."""
     return replace(slow(0, ts=ts, state=state, job_ratio=1.15), log_likelihood_ratio=4.0)

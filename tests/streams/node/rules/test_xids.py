@@ -4,7 +4,7 @@ import hardware_page
 import pytest
 
 from alerts.cases.lifecycle import NOTIFIED
-from alerts.report.severity import ORDER
+from alerts.stated_severity import ORDER
 from slowrank.telemetry import Evidence, NodeEvent, Subject
 from slowrank.telemetry.hardware.xids import XIDS, xid_of
 from streams.cluster.stage import FindingStage

@@ -396,6 +396,7 @@ KINDS: dict[str, Kind] = {
         explained_by=(FABRIC,),
         held_for_domain=True,
         heals_like="congestion",
+        transfers="slowing",
         may_stop_job=True,
     ),
     "link.nic_slow": Kind(

@@ -46,7 +46,7 @@ _ONE_OF_THEM = {
 _SURELY, _ROUNDING = 0.9, 0.5e-4
 
 # Ends the metric that counts the single steps in which transfers are slow.
-_LONG_STEPS = ".long_steps"
+LONG_STEPS = ".long_steps"
 
 MACHINES = ("gpu", "node", "rank", "group", "nic", "link")
 
@@ -229,7 +229,7 @@ def _title(brief: _Brief) -> str:
         by_nodes=hang.only_by_nodes(brief.own),
         model=model_of(brief.own),
         nodes=nodes_of(brief.own),
-        single_steps=any(e.metric.endswith(_LONG_STEPS) for s in brief.own for e in s.evidence),
+        single_steps=any(e.metric.endswith(LONG_STEPS) for s in brief.own for e in s.evidence),
     )
 
 

@@ -9,8 +9,7 @@ Machines and jobs are judged separately. A stopped job is shown as part of the f
 
 Of several causes, the earliest wins; among those within 1.5 s, the gravest, then one that the votes of the
 hang name as a suspect. The finding gains the hang's evidence and cost, and the hang itself is no longer
-notified. A job whose transfers are slow is attributed to a port or link in the same way, where that began
-within a minute of it.
+notified. A job whose transfers are slow is attributed in the same way (``slow_transfers``).
 
 The times are chosen: a job stops at its last step, which may be a step before the fault, and nodes are read
 once a second. Whether a cause is found is measured by ``python -m benchmarks quality --part hang``.
@@ -37,6 +36,7 @@ from alerts.report.title import title
 from alerts.stated_severity import ORDER
 from slowrank.telemetry import HangVote, Subject
 from slowrank.telemetry.records import Severity
+from streams.cluster.slow_transfers import slows
 
 # A job stops at its last step, up to a step before the fault (chosen: longer than most steps).
 AFTER_SECONDS = 15.0
@@ -116,7 +116,8 @@ class HangAttribution:
         if hang.status == "suspected" and hang.opened_at is not None:
             return finding
         stopped = hang.opened_at is not None
-        cause = leading(causes, hang, finding, self._config) if stopped else None
+        found = explanations(causes, hang, finding, self._config) if stopped else []
+        cause = leading(found, hang, finding)
         before, after = self._parts.pop(hang.key, None), None
         if cause is not None:
             after = self._parts[hang.key] = (cause.key, self._standing_still(finding, hang, cause))
@@ -176,16 +177,23 @@ class HangAttribution:
         self._voting = {job: times for job, times in self._voting.items() if times[1] >= oldest}
 
 
-def leading(causes: Iterable[Case], hang: Case, finding: Finding, config: FindingConfig) -> Case | None:
-    """Return the case that explains the hang: the earliest, or of those at once the likeliest to blame."""
-    stopped = hang.rule.hang
-    if not stopped and not _of_network(hang):
-        return None
-    explains = _explains if stopped else _slows
-    found = [case for case in causes if explains(case, hang.since, config)]
+def explanations(causes: Iterable[Case], hang: Case, finding: Finding, config: FindingConfig) -> list[Case]:
+    """Return those of ``causes`` that may explain the hang, or the slow transfers, of this ``finding``."""
+    if hang.rule.hang:
+        return [case for case in causes if _explains(case, hang.since, config)]
+    if not _of_network(hang):
+        return []
+    named = {s.subject.node for s in finding.suspects}
+    reported = (case for case in causes if _is_reported(case, hang.since))
+    return [case for case in reported if slows(case, hang, named, config)]
+
+
+def leading(found: Sequence[Case], hang: Case, finding: Finding) -> Case | None:
+    """Return of the cases that may explain the hang the earliest, or of those at once the likeliest to
+    blame."""
     if not found:
         return None
-    named = {s.subject.node for s in finding.suspects} if stopped else set()
+    named = {s.subject.node for s in finding.suspects} if hang.rule.hang else set()
     # What came later may be a consequence of the stop itself.
     latest = min(case.since for case in found) + ONSET_APART_SECONDS
     return min(
@@ -311,15 +319,6 @@ def _explains(case: Case, stop: float, config: FindingConfig) -> bool:
 
 def _of_network(case: Case) -> bool:
     return any(kind_of(name).transfers == "slow" for s in case.suspicions() for name in s.hypotheses)
-
-
-def _slows(case: Case, since: float, config: FindingConfig) -> bool:
-    """Return whether a link, or many of one rail, became slow when the transfers of the job did."""
-    return (
-        case.rule.transfers == "slowing"
-        and _is_reported(case, since)
-        and abs(case.since - since) <= config.agree_within_seconds
-    )
 
 
 def _is_reported(case: Case, at: float) -> bool:

@@ -13,6 +13,7 @@ from alerts.finding import Finding
 from alerts.kinds import UNHEARD_KIND
 from alerts.report.render import render
 from slowrank.telemetry import Evidence, HangVote, Lost, NodeAnnounced, Subject, Suspicion
+from slowrank.telemetry.records import Suspect
 from streams.cluster import stage as finding_stage
 from streams.cluster.hang_attribution import HangAttribution
 from streams.cluster.stage import FindingStage
@@ -207,7 +208,7 @@ def test_a_rack_that_stops_its_job_is_one_finding():
     assert incident.gpu_hours_lost_per_hour == 32.0
 
 
-def slow_transfers(ts, since, *, hypothesis="congestion", coords=None):
+def slow_transfers(ts, since, *, hypothesis="congestion", coords=None, suspects=(), evidence=()):
     """What the steps of the job say: its transfers have become slow, or those of one group."""
     return Suspicion(
         cluster="c",
@@ -230,13 +231,16 @@ def slow_transfers(ts, since, *, hypothesis="congestion", coords=None):
         # Of two that are open at once each is charged a half.
         lost=Lost(gpu_seconds=(ts - since) * 16 / 3, gpus=16 / 3),
         hypotheses={hypothesis: 5.0},
+        suspects=suspects,
+        evidence=evidence,
     )
 
 
 def port(kind, ts, since, node="n1"):
     where = place(node, None)
-    # A narrowed link is its GPU's.
-    subject = where.gpu("0") if kind == "link.pcie_downgrade" else where.nic("mlx5_0/1")
+    # A narrowed link is its GPU's, and TCP the whole node's.
+    others = {"link.pcie_downgrade": where.gpu("0"), "link.tcp_delay": where.whole_node()}
+    subject = others.get(kind, where.nic("mlx5_0/1"))
     said = claim("counter.nic", "nic", kind, subject, overwhelming=True)
     return said.suspicion("raise", ts=T0 + ts, onset=T0 + since)
 
@@ -274,6 +278,38 @@ def test_what_slows_no_transfers_does_not_explain_them(port, transfers):
     """A port that failed at another time or place, or passed, and work that is uneven: two findings."""
     versions = run(*announced(), *announced(["m1"], job="j2"), port, transfers)
     assert ("opened", "straggler.job_wide") in told(versions)
+
+
+LONG_STEPS = (Evidence(metric="comm_seconds.long_steps", unit="steps", detector="peer_step", value=9.0),)
+
+
+def test_a_port_that_flaps_explains_transfers_that_are_slow_again_and_again():
+    """The first of the slow steps may be minutes before the first loss of the link that was counted."""
+    slow = replace(slow_transfers(400, 100, evidence=LONG_STEPS), onset_hi=T0 + 400)
+    lost = port("link.nic_flap", 250, 249)
+    assert told(run(*announced(), lost, slow, until=500)) == [("opened", "link.nic_flap")]
+    again = [replace(lost, state="clear", ts=T0 + 500), port("link.nic_flap", 560, 559)]
+    assert told(run(*announced(), lost, slow, *again, until=700)) == [("opened", "link.nic_flap")]
+    once = [replace(lost, severity="warning"), slow]
+    assert ("opened", "straggler.job_wide") in told(run(*announced(), *once, until=500))
+
+
+def slow_ranks(*nodes):
+    """The ranks of the job whose transfers have become slow, as the suspects of its finding."""
+    ranks = [Subject(type="gpu", cluster="c", node=n, gpu_index=i) for n in nodes for i in range(4)]
+    return tuple(Suspect(subject=rank, probability=1 / len(ranks)) for rank in ranks)
+
+
+@pytest.mark.parametrize(("nodes", "part"), [(["n1"], True), (["n1", "n2"], False), (["n2"], False)])
+def test_a_slow_machine_tells_of_the_transfers_that_only_its_ranks_have(nodes, part):
+    """One finding with one next step: the machine and its links are one place."""
+    node = claim("peer_step", "timing", "straggler.fail_slow", place("n1").whole_node(), overwhelming=True)
+    slow = slow_transfers(113, 100, hypothesis="group", suspects=slow_ranks(*nodes))
+    versions = run(*announced(), slow, node.suspicion("raise", ts=T0 + 140, onset=T0 + 99))
+    transfers = last(versions, "straggler.job_wide")
+    assert (transfers.status, transfers.group_key) == (
+        ("resolved", last(versions, "straggler.fail_slow").dedup_key) if part else ("open", None)
+    )
 
 
 def test_uneven_work_that_is_found_beside_slow_transfers_is_no_part_of_their_port():

@@ -36,7 +36,7 @@ from alerts.report.title import title
 from alerts.stated_severity import ORDER
 from slowrank.telemetry import HangVote, Subject
 from slowrank.telemetry.records import Severity
-from streams.cluster.slow_transfers import slows
+from streams.cluster.slow_transfers import harm, slows, slows_alone
 
 # A job stops at its last step, up to a step before the fault (chosen: longer than most steps).
 AFTER_SECONDS = 15.0
@@ -120,7 +120,10 @@ class HangAttribution:
         cause = leading(found, hang, finding)
         before, after = self._parts.pop(hang.key, None), None
         if cause is not None:
-            after = self._parts[hang.key] = (cause.key, self._standing_still(finding, hang, cause))
+            shown = self._standing_still(finding, hang, cause)
+            if slows_alone(cause, hang, found):
+                shown = replace(shown, severity=harm(cause, hang, self._config))
+            after = self._parts[hang.key] = (cause.key, shown)
         if before != after:
             self._moved |= {part[0] for part in (before, after) if part is not None}
         if cause is None and stopped and awaited and finding.status in NOTIFIED:

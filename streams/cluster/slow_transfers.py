@@ -1,16 +1,20 @@
-"""Attribution of slow transfers of a job: to which port, link or machine.
+"""Attribution of slow transfers of a job: to which port, link or machine, and how grave that makes it.
 
 It is a port or PCIe link, or many of one rail, that became slow within a minute of the transfers; the one
 machine that has all ranks with long transfers; or, where they are long in single steps, a port that goes down
 again and again. Where machines are named for their long transfers, it is one of them.
 """
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from alerts.cases.case import Case
 from alerts.config import FindingConfig
+from alerts.reasoning.fusion import confidence
+from alerts.reasoning.sustained import worth_a_page
 from alerts.report.render import LONG_STEPS
+from alerts.report.severity import severity
 from alerts.stated_severity import isolated
+from slowrank.telemetry.records import Severity
 
 
 def slows(case: Case, job: Case, named: Set[str | None], config: FindingConfig) -> bool:
@@ -23,6 +27,38 @@ def slows(case: Case, job: Case, named: Set[str | None], config: FindingConfig) 
     if row.pages == "repeated":
         return slowing and _repeats(case) and _slow_again_and_again(job, case, window)
     return slowing and abs(case.since - job.since) <= window
+
+
+def slows_alone(cause: Case, job: Case, found: Iterable[Case]) -> bool:
+    """Return whether a port or PCIe link measurably slows the job, and no other machine may be why.
+
+    Lost or late TCP segments, signs that need others beside them, and errors of ports of several machines may
+    come from congestion.
+    """
+    if not job.rule.no_culprit or not job.hurts or cause.subject.type not in ("nic", "gpu"):
+        return False
+    if not any(s.overwhelming for s in cause.suspicions()):
+        return False
+    return cause.rule.transfers == "slowing" and {c.subject.node for c in found} == {cause.subject.node}
+
+
+def harm(cause: Case, job: Case, config: FindingConfig) -> Severity:
+    """Return the severity of a fault that slows its job's transfers.
+
+    Only time and place say so: not critical before the job has been slow for as long as where step times
+    alone accuse a machine.
+    """
+    return severity(
+        cause.kind,
+        cause.subject,
+        own="warning",
+        hurt=True,
+        sustained=worth_a_page(job_slowdown=None, slow=job.slow, basis="other"),
+        confidence=confidence(
+            cause.suspicions(), config.prior_log_odds, basis="hardware", calibration=config.calibration
+        ),
+        basis="hardware",
+    )
 
 
 def _repeats(case: Case) -> bool:

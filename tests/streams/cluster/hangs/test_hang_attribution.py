@@ -312,6 +312,34 @@ def test_a_slow_machine_tells_of_the_transfers_that_only_its_ranks_have(nodes, p
     )
 
 
+@pytest.mark.parametrize("kind", ["link.nic_errors", "link.nic_slow"])
+def test_a_port_that_slows_its_job_becomes_graver(kind):
+    """An error while that may pass by itself, critical once it has cost the job half a minute."""
+    steps = [slow_transfers(ts, 100) for ts in (113, 130, 190)]
+    versions = run(*announced(), port(kind, 104, 101), *steps)
+    severities = [f.severity for f in versions if f.kind == kind]
+    assert list(dict.fromkeys(severities)) == ["warning", "error", "critical"]
+    assert last(versions, kind).action.commands
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [port("link.nic_errors", 104, 101), port("link.nic_errors", 104, 101.5, node="n2")],
+        [port("link.tcp_delay", 104, 101)],
+        [port("link.nic_errors", 104, 101, node="n3")],
+    ],
+    ids=["ports of two machines", "what congestion does", "another machine than the slow ranks'"],
+)
+def test_what_may_come_from_congestion_or_by_chance_becomes_no_graver(faults):
+    """Then the machine may be none of the causes."""
+    named = slow_ranks("n1") if faults[0].subject.node == "n3" else ()
+    hypothesis = "group" if named else "congestion"
+    steps = [slow_transfers(ts, 100, hypothesis=hypothesis, suspects=named) for ts in (113, 190)]
+    versions = run(*announced(), *faults, *steps)
+    assert {f.severity for f in versions if f.kind.startswith("link.")} == {"warning"}
+
+
 def test_uneven_work_that_is_found_beside_slow_transfers_is_no_part_of_their_port():
     """The port explains the transfers alone, and each finding ends by itself."""
     work = slow_transfers(160, 100, hypothesis="imbalance.workload")

@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 def has_more_work(ratios: Ratios, found: Candidate) -> bool:
     """Return whether the work that the rank reports beyond its mates' explains its excess.
 
-    With a(t) the log of the rank's amount over the median of its mates', the work explains
+    With a(t) the log of the rank's amount over the median of those it is compared with, the work explains
     median a(slow steps since the onset) - median a(before), at most: the time of a step grows no faster than
     its amount, and no more than a fit of time against amounts shows (``Ratios.cost``), once there is one.
     What is kept of a fit is out of the ratios already.
@@ -33,8 +33,12 @@ def has_more_work(ratios: Ratios, found: Candidate) -> bool:
 
 def _grown(ratios: Ratios, found: Candidate, amount: Floats) -> float:
     """Return by how much the rank's share of a log ``amount`` [steps, ranks] has grown; 0 where unknown."""
-    mates = ratios.comparison.mates(found.rank)
-    if not mates.any():
+    comparison = ratios.comparison
+    mates = comparison.mates(found.rank)
+    # A change in a role that is small or fills a machine is one against all others (``change_ratio``), and
+    # its mates may have come to do as much more.
+    beside_all = (comparison.small_role | comparison.fills_machine)[found.rank] and not found.lasting
+    if beside_all or not mates.any():
         mates = np.arange(ratios.ranks) != found.rank
     share = amount[:, found.rank] - nan_median(amount[:, mates], axis=1)
     before = 0.0 if found.lasting else float(np.nan_to_num(nan_median(share[: -found.steps])))

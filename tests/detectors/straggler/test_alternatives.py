@@ -372,6 +372,20 @@ def test_longer_batches_now_and_then_are_work(seed, slow):
     assert named(compute, tokens=tokens) == slow
 
 
+@pytest.mark.parametrize(
+    ("factor", "slow"), [(1.25, set()), (1.5, set(range(24, 32)))], ids=["explained", "slower than that"]
+)
+def test_more_work_of_all_ranks_of_a_role_that_fills_a_machine_is_no_fault(factor, slow):
+    """A hot expert is one machine: its ranks have as many tokens as each other, and more than all others."""
+    compute = np.exp(0.01 * np.random.default_rng(5).normal(size=(200, 64)))
+    tokens = np.full(compute.shape, 32768.0)
+    compute[120:, 24:32] *= factor
+    tokens[120:, 24:32] *= 1.25
+    nodes = np.arange(64) // 8
+    results = feed(StragglerDetector(64, nodes, nodes=nodes), compute, tokens=tokens)
+    assert {found.rank for result in results for found in result.slow} == slow
+
+
 def test_a_replica_with_a_rank_at_one_place_of_its_machines_is_slow_by_itself():
     """Every eighth rank works on its batch, which is each fourth place of every other machine."""
     rng = np.random.default_rng(1)

@@ -14,11 +14,13 @@ slow there by itself makes the others wait within their steps.
 It has become longer when 90 % of the last steps
 (10, and 20 seconds, at least) exceed m + 5 sigma, with median m and robust sd sigma (1 % of a step at least)
 of the steps before, and step / (step - (W - m)) >= 1.10; it goes on while half of the last 10 steps exceed
-it. Five steps are enough where the job takes twice as long. Waits for data may also come in bursts, as from
-storage under the load of others: three and more, some steps apart, in the last five minutes (40 to 216
-steps), for which the job takes 1.10 times as long as it did for those before. They are over when twice the
-longest time between two has passed without one. Only a rise without a change of the work counts, and none
-while a rank has fallen silent.
+it. Five steps are enough where the job takes twice as long. Late data cost more than that, for a step waits
+for the last of its ranks: the job's slowdown is given with the longest wait in place of W, in the steps since
+then that exceed the limit, and up to what these take longer than those before. Waits for data may also come
+in bursts, as from storage under the load of others: three and more, some steps apart, in the last five
+minutes (40 to 216 steps), for which the job takes 1.10 times as long as it did for those before. They are
+over when twice the longest time between two has passed without one. Only a rise without a change of the work
+counts, and none while a rank has fallen silent.
 """
 
 import math
@@ -82,7 +84,7 @@ _READ_BEFORE, _READ_NOW = 0.25, 0.5
 # Chosen: compute wanders by some per cent over minutes.
 _SAME_WORK = 0.05
 
-_SERIES = ("waited", "step", "work", "ts")
+_SERIES = ("waited", "longest", "step", "work", "ts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +105,13 @@ class SharedWait:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """What was usual before a wait grew longer; ``work`` is the log of compute."""
+    """What was usual before a wait grew longer, ``longest`` of the rank that waits longest; ``work`` is the
+    log of compute."""
 
     seconds: float
     limit: float
+    longest: float
+    step: float
     work: float
 
 
@@ -130,6 +135,7 @@ class SharedWaitWatch:
         self._capacity = capacity
         self._steps = History(capacity, 1, _SERIES)
         self._before: _Past | None = None
+        self._first = 0  # the step from which a lasting wait shows
         self._bursts: _Bursts | None = None
 
     def update(self, ratios: Ratios) -> None:
@@ -141,6 +147,7 @@ class SharedWaitWatch:
         work, waited = float(nan_median(compute)), shared_seconds(ratios, self._wait)
         self._steps.push(
             waited=waited,
+            longest=_longest(ratios) if self._wait == "input" else waited,
             step=float(nan_median(step)) + (waited if self._wait == "between" else 0.0),
             work=math.log(work) if work > 0 else math.nan,
             ts=float(nan_median(ts)),
@@ -165,31 +172,36 @@ class SharedWaitWatch:
 
     def _lasting(self, ratios: Ratios, steps: int, least: float) -> tuple[_Past, SharedWait] | None:
         """Return what was usual before, and the wait that nearly all of the last ``steps`` show."""
-        waited, step, work, ts = self._series()
+        waited, longest, step, work, ts = self._series()
         # Of steps so short that the history holds no more time, as many as leave a past.
         recent = max(steps, min(int((ts > ts[-1] - LASTS_SECONDS).sum()), len(ts) - _LEAST_PAST))
         if len(ts) < recent + _LEAST_PAST:
             return None
         began = self._before is None
-        past = self._before or _past(waited[:-recent], step[:-recent], work[:-recent])
+        past = self._before or _past(*(of[:-recent] for of in (waited, longest, step, work)))
         high = waited > past.limit
-        longest, share = (recent, _SHARE_BEGINS) if began else (steps, _SHARE_GOES_ON)
-        if not np.mean(high[-longest:]) >= share:
+        looked_at, share = (recent, _SHARE_BEGINS) if began else (steps, _SHARE_GOES_ON)
+        if not np.mean(high[-looked_at:]) >= share:
             return None
         now, usual = float(nan_median(waited[-steps:])), float(nan_median(step[-steps:]))
         of_job = float(slowdown(usual, now - past.seconds))
         if began and (of_job < least or self._may_be_work(ratios, past, recent, steps)):
             return None
+        self._first = self._steps.count - recent if began else self._first
+        since = slice(max(0, self._first - self._steps.count + len(ts)), None)
+        taken = float(nan_median(step[since][high[since]]))
+        lost = min(float(nan_median(longest[since][high[since]])) - past.longest, taken - past.step)
+        of_job = max(of_job, float(slowdown(taken, lost)))
         return past, SharedWait(now, past.seconds, of_job, high)
 
     def _begun(self, ratios: Ratios) -> _Bursts | None:
         """Return the bursts of the last minutes, if they cost more than those before."""
-        waited, step, work, ts = self._series()
+        waited, longest, step, work, ts = self._series()
         lately = max(_BURSTS_STEPS, int((ts > ts[-1] - _BURSTS_SECONDS).sum()))
         lately = min(lately, len(ts) - _LEAST_PAST)
         if lately < _BURSTS_STEPS:
             return None
-        past = _past(waited[:-lately], step[:-lately], work[:-lately])
+        past = _past(*(of[:-lately] for of in (waited, longest, step, work)))
         now, then = slice(-lately, None), slice(-lately)
         at = np.flatnonzero(waited[now] > past.limit)
         if at.size < _STEPS_OF_BURSTS:
@@ -207,14 +219,18 @@ class SharedWaitWatch:
 
     def _of(self, bursts: _Bursts) -> SharedWait | None:
         """Return the wait that the steps since the first burst show, None where they are over."""
-        waited, step, _, ts = self._series()
+        waited, longest, step, _, ts = self._series()
         high, past = waited > bursts.past.limit, bursts.past
         at = np.flatnonzero(high)
         if not at.size or not ts[-1] - ts[at[-1]] <= _MISSED_BURSTS * bursts.apart:
             return None
         since = slice(max(0, bursts.first - self._steps.count + len(ts)), None)
         now = float(nan_median(waited[since][high[since]]))
-        of_job = _cost(past, waited[since], step[since])
+        rise = np.minimum(longest - past.longest, step - past.step)
+        of_job = max(
+            _cost(past, waited[since], step[since]),
+            float(slowdown(np.nansum(step[since]), np.nansum(rise[since][high[since]]))),
+        )
         high[since] = True
         return SharedWait(now, past.seconds, of_job, high, bursts=True)
 
@@ -259,10 +275,15 @@ def _of_most(seconds: Floats) -> float:
     return float(read[(read.size - 1) // 2]) if read.size else math.nan
 
 
-def _past(waited: Floats, step: Floats, work: Floats) -> _Past:
-    usual, noise = float(nan_median(waited)), float(spread(waited))
-    limit = usual + _CLEAR_SIGMAS * max(noise, _FLOOR * float(nan_median(step)))
-    return _Past(usual, limit, float(nan_median(work)))
+def _longest(ratios: Ratios) -> float:
+    """Return how long the last rank waited for its data, which all others wait for."""
+    return float(np.fmax.reduce(ratios.history.last("data", 1)[0]))
+
+
+def _past(waited: Floats, longest: Floats, step: Floats, work: Floats) -> _Past:
+    usual, of_last, taken, level = (float(nan_median(of)) for of in (waited, longest, step, work))
+    limit = usual + _CLEAR_SIGMAS * max(float(spread(waited)), _FLOOR * taken)
+    return _Past(usual, limit, of_last, taken, level)
 
 
 def _cost(past: _Past, waited: Floats, step: Floats) -> float:

@@ -73,6 +73,22 @@ def test_a_wait_of_all_ranks_is_a_finding_about_the_job(longer, reported, hypoth
     assert 0 < steps_between(table, table.ts[300], cleared.ts) <= 45
 
 
+@pytest.mark.parametrize("until", [None, 300], ids=["for good", "for a while"])
+def test_slow_loading_slows_the_job_by_what_the_last_rank_waits(until):
+    """Each step another rank gets its data last, and all others wait for it in their collectives."""
+    rng = np.random.default_rng(4)
+    compute = healthy(STEPS, RANKS)
+    data = 0.05 * np.exp(0.5 * rng.normal(size=compute.shape))
+    data[ONSET:until] *= 8.0
+    step = np.repeat((compute + data).max(axis=1, keepdims=True) + 0.02, RANKS, axis=1)
+    ts = 1_795_000_000.0 + np.cumsum(step[:, 0])
+    table = dataclasses.replace(synchronous(compute), step=step, data=data, wait=step - compute - data, ts=ts)
+    last = [s for s in run(table) if s.hypotheses == {"data": 5.0} and s.state != "clear"][-1]
+    expected = np.median(step[ONSET:until]) / np.median(step[:ONSET])
+    assert last.job_slowdown_ratio == pytest.approx(expected, rel=0.05)
+    assert last.slowdown_ratio == last.job_slowdown_ratio
+
+
 def test_a_wait_that_lasts_is_not_forgotten():
     """What was usual before stays what it is compared with, long after the history holds it no more."""
     table = waiting(0.3)

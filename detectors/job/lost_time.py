@@ -7,6 +7,7 @@ seconds per second of the ranks' compute: planned changes of the work are no los
 charged once, however many causes are open. Checkpoints and pauses are charged to none.
 """
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
@@ -29,6 +30,10 @@ LEAD_STEPS = 15
 # A step so many times as long as the latest ones' median is a pause that was not declared. Chosen: the gap
 # from which ``pauses`` counts one (``PAUSE_GAPS``).
 _PAUSE = 3.0
+
+# Of the usual compute, beyond which the first steps of a job compile and allocate besides: one of them weighs
+# as several others. Chosen: far beyond the noise of a quantile over ranks.
+_WARM_UP = 1.5
 
 # Chosen: enough for a median, and few enough that a change of the work is usual after eight steps.
 _LATEST_STEPS = 15
@@ -399,9 +404,12 @@ def _pace(healthy: StepsTaken, bound: float) -> _Pace:
 
     A step is charged ``bound`` healthy ones at most (``_parts``), so the pace is the root p of
     sum(min(t, (1 + bound) * p * w)) = p * sum(w), found by Newton's method from above, in a few turns. NaN
-    where the steps are too few.
+    where the steps are too few, without the long ones that the job started with.
     """
     steps = healthy.last(REFERENCE_STEPS)
+    if steps:
+        usual = median(taken.work for taken in steps)
+        steps = list(itertools.dropwhile(lambda taken: taken.work > _WARM_UP * usual, steps))
     if len(steps) < _LEAST_STEPS:
         return _Pace()
     pace, over, longer = math.inf, -1, list[Taken]()

@@ -49,6 +49,23 @@ def test_what_was_lost_is_not_won_back_by_steps_that_scatter():
     assert told[-1] == pytest.approx(5 * 0.3 * STEP * GPUS)
 
 
+@pytest.mark.parametrize("beside", [0.6, 2.4], ids=["less beside compute", "more beside it"])
+def test_the_first_steps_that_compile_teach_no_healthy_pace(beside):
+    """Each of three weighs as several others, and takes more or less long beside its compute than they do."""
+    lost, ratio, ts, usual = LostTime[str](), 1.1, 0.0, 0.8 * STEP
+    for work in [6.0 * usual, 4.0 * usual, 2.5 * usual] + [usual] * 30:
+        ts += (seconds := STEP if work == usual else work * (1.0 + 0.25 * beside))
+        lost.step(seconds, work, ts, gpus=GPUS, in_step=True)
+    onset = ts
+    for _ in range(60):
+        ts += ratio * STEP
+        lost.step(ratio * STEP, usual, ts, gpus=GPUS, in_step=True)
+    slow = Slowdown(
+        onset=onset, onset_lo=onset, ratio=1.2, job_ratio=ratio, of_rank=True, changed=True, believed=True
+    )
+    assert lost.charge("rank", slow, ts).gpu_seconds == pytest.approx(60 * GPUS * STEP * (ratio - 1.0))
+
+
 def slowdown(rank, onset, *, ratio=1.05, changed=True, with_it=()):
     return Slowdown(
         onset=onset,

@@ -15,6 +15,7 @@ from detectors.job.imbalance import (
     stage_ratio,
     workload_imbalance,
 )
+from detectors.job.slowed_machines import STEPS as SLOWED_STEPS
 from detectors.job.slowed_machines import SlowedMachinesWatch
 from detectors.job.waits.shared_wait import SharedWait, SharedWaitWatch, Wait, shared_seconds
 from detectors.peers.job_kind import VARIABLE_DISPERSION, classify
@@ -162,7 +163,7 @@ class JobWideWatch:
         """Return the machines that became slow at one moment, where they are most."""
         if ratios.kind.kind == "variable":
             return None
-        v = ratios.history.last("v", ratios.settled)
+        v = ratios.history.last("v", min(SLOWED_STEPS, ratios.settled))
         found = self._machines.look(v, ratios.nodes, slow, roles=_roles(ratios))
         if found is None:
             return None

@@ -24,8 +24,10 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
-# Steps that show it, and the fewest and most before them. Chosen: as for other slowness of a job as a whole.
-LATELY, _LEAST_PAST, _MOST_PAST = 20, 20, 100
+# Steps that show it, the fewest before them, and all that are looked at. Chosen: as for other slowness of a
+# job as a whole.
+LATELY, _LEAST_PAST = 20, 20
+STEPS = LATELY + 100
 
 # Chosen: by how much, in log seconds and sigmas, the two kinds of machines must be apart.
 _LEAST, _SIGMAS = math.log(1.05), 6.0
@@ -69,9 +71,9 @@ class SlowedMachinesWatch:
     def look(self, v: Floats, nodes: PeerGroups, slow: Bools, *, roles: Ints | None) -> SlowedMachines | None:
         """Return the machines that are slow in the last steps since one moment.
 
-        ``v`` [steps, ranks] are logs of the ranks' own seconds, ``slow`` [ranks] are slow by themselves.
-        ``roles`` [ranks] number who does the same work: if those of a role are all slow or all not, its work
-        has changed. None: unknown; then ranks that stand as those of a stage do may be one.
+        ``v`` [STEPS at most, ranks] are logs of the ranks' own seconds; ranks that are ``slow`` [ranks] are
+        so by themselves. ``roles`` [ranks] number who does the same work: if those of a role are all slow
+        or all not, its work has changed. None: unknown; then ranks that stand as those of a stage may be one.
         """
         if self._found is not None and 2 * self._found.high(v[-LATELY:], nodes).sum() < LATELY:
             self._found = None
@@ -83,7 +85,6 @@ class SlowedMachinesWatch:
 
 def slowed_machines(v: Floats, nodes: PeerGroups) -> SlowedMachines | None:
     """Return the machines that became slow together in the last steps, None where they are not most."""
-    v = v[-(LATELY + _MOST_PAST) :]
     if len(v) < LATELY + _LEAST_PAST or nodes.sizes.size < MIN_PEERS or not _has_risen(v):
         return None
     levels = group_median(v, nodes)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.job.slowed_machines import SlowedMachinesWatch
+from detectors.job.slowed_machines import STEPS, SlowedMachinesWatch
 from detectors.peers.peers import PeerGroups
 
 RANKS, PER_NODE = 64, 8
@@ -24,7 +24,7 @@ def look(v, *, roles=None, slow=NOBODY):
     """Return what a watch that looks every five steps holds in the end."""
     watch, found = SlowedMachinesWatch(), None
     for n in range(5, len(v) + 1, 5):
-        found = watch.look(v[:n], PeerGroups.of(NODE), slow, roles=roles)
+        found = watch.look(v[:n][-STEPS:], PeerGroups.of(NODE), slow, roles=roles)
     return found
 
 

@@ -1,7 +1,8 @@
 """Watches a job for slowness that no rank causes: since when it shows, and when it is gone."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -48,7 +49,7 @@ _WORKLOAD_STEPS = (30, 50)
 _LOOKS_GONE: dict[Slowness, int] = {
     "stage": 4,
     "position": 4,
-    "machines": 1,
+    "machines": 4,
     "workload": 8,
     "wandering": 4,
     "input": 4,
@@ -58,6 +59,9 @@ _LOOKS_GONE: dict[Slowness, int] = {
 
 # Chosen: a position that usually is half as slow as one that is reported is looked at.
 _HINT = 1.05
+
+# Of what a job must lose for machines to be found, what is enough for them to last. Chosen, as for a stage.
+_LASTS = 0.5
 
 # Of the steps since then, for slowness to date back to one. Chosen: single quick steps do not end it.
 _SHARE_HIGH = 0.9
@@ -167,23 +171,18 @@ class JobWideWatch:
         found = self._machines.look(v, ratios.nodes, slow, roles=_roles(ratios))
         if found is None:
             return None
-        before = self._before["machines"]
-        members = np.flatnonzero(found.ranks)
-        if before is not None and before.stage is not None and np.array_equal(before.stage.members, members):
-            onset_lo, onset = before.onset_lo, before.onset
-        else:
-            onset_lo, onset = _since(ratios, found.high(v, ratios.nodes))
-        seconds = ratios.history.last("compute", _STEPS)
+        before, members = self._before["machines"], np.flatnonzero(found.ranks)
+        usual = float(nan_median(ratios.history.last("compute", _STEPS)[:, members].ravel()))
         step = nan_median(ratios.history.last("step", _STEPS), axis=1)
-        usual = nan_median(seconds[:, members].ravel())
-        lost = usual * -np.expm1(-found.effect)
-        costs = float(nan_median(slowdown(step, lost)))
-        stage = SlowStage(-1, members, float(np.exp(found.effect)), float(usual))
-        return (
-            JobSlowness("machines", costs, onset_lo, onset, stage=stage)
-            if costs >= MIN_JOB_SLOWDOWN
-            else None
-        )
+        costs = float(nan_median(slowdown(step, usual * -math.expm1(-found.effect))))
+        stage = SlowStage(-1, members, math.exp(found.effect), usual)
+        if before is not None and before.stage is not None and np.array_equal(before.stage.members, members):
+            still = costs >= 1.0 + _LASTS * (MIN_JOB_SLOWDOWN - 1.0)
+            return replace(before, slowdown=costs, stage=stage) if still else None
+        if costs < MIN_JOB_SLOWDOWN:
+            return None
+        began = _since(ratios, found.high(v, ratios.nodes))
+        return JobSlowness("machines", costs, *began, stage=stage)
 
 
 def _roles(ratios: Ratios) -> Ints | None:

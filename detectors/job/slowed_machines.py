@@ -5,7 +5,7 @@ which of both moved. Arrays are [steps, machines], logs of the median compute of
 
 With d the median of the last 20 steps less that of the up to 100 steps before them, the machines in order of
 d are cut where two are furthest apart, g. Those above have become slow if they have at least half of the
-ranks, as far as these are not slow by themselves, the others are two machines and more, g is 5 % at least and
+ranks and no rank is slow by itself, the others are two machines and more, g is 5 % at least and
 6 sigmas of the difference of the two means from step to step, half of g is their own rise, the others moved
 by no more than that, and on each side all lie within g / 2. The shares are ours.
 """

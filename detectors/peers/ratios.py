@@ -41,6 +41,7 @@ from detectors.peers.node_effects import majorities, slowed_majority, suspected
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.places.attempt_before import STEPS, AttemptBefore
 from detectors.peers.places.machine_classes import SmallClasses, class_from_start
+from detectors.peers.places.machine_shifts import MachineShifts
 from detectors.peers.places.positions import Positions
 from detectors.peers.places.roles import roles_by_place, roles_from_times
 from detectors.peers.replicas import Replicas
@@ -137,6 +138,7 @@ class Ratios:
         self.positions = positions
         self.batches: Batches | None = None
         self.before: AttemptBefore | None = None
+        self.machine_shifts = MachineShifts(self.nodes)
         self._by_times: Ints | None = None
         self._has_positions = False
         self.settled = 0

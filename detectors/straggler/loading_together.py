@@ -9,7 +9,7 @@ for half as long or more, and still do: on a machine at least half the share of 
 with a mean over ``SURE_SIGMAS`` standard errors of what scatters them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,6 @@ from detectors.peers.peers import PeerGroups
 from detectors.robust import nan_median, spread
 from detectors.straggler.alternatives.confirmation import SURE_SIGMAS
 from detectors.straggler.candidate import HALF, Candidate
-from detectors.straggler.core import SlowRank
 from detectors.straggler.slow_groups import near
 
 Bools = npt.NDArray[np.bool_]
@@ -27,6 +26,13 @@ Ints = npt.NDArray[np.intp]
 
 # Chosen: two may begin at one moment by chance, or be the two that a job was moved to.
 _MACHINES = 3
+
+# Steps for which one machine is alone in it before it is taken for itself. Chosen, as for ``slow_groups``: it
+# may be about to be well.
+_OVER = 40
+
+Began = tuple[int, int]
+"""The step in which a rank became slow, and how many it took to be found."""
 
 # Steps in which the others must still be slow (chosen, as for the ranks of a machine).
 _LATELY = 5
@@ -37,8 +43,9 @@ class LoadingTogether:
 
     def __init__(self, node: Ints) -> None:
         self._node = node
-        self._began: dict[int, tuple[int, int]] = {}
+        self._began: dict[int, Began] = {}
         self._members: set[int] = set()
+        self._one_left: int | None = None
 
     @property
     def members(self) -> Ints:
@@ -49,22 +56,31 @@ class LoadingTogether:
         """Whether ``rank`` is slow together with others."""
         return rank in self._members
 
-    def update(self, found: Iterable[SlowRank], raised: Bools, now: int) -> None:
-        """Take the ranks ``found`` in this step (``now`` judged so far), and which ``raised`` ones still
-        load slowly."""
-        new = {slow.rank: (0 if slow.lasting else now - slow.steps, slow.steps) for slow in found}
-        self._began = {rank: began for rank, began in self._began.items() if raised[rank]} | new
+    def update(self, found: Mapping[int, Began], raised: Bools, now: int) -> list[int]:
+        """Take the ranks ``found`` in this step (``now`` judged so far), and which ``raised`` ones still load
+        slowly; return those of a machine that is alone in it by now."""
+        if not (found or self._began):
+            return []
+        self._began = {rank: began for rank, began in self._began.items() if raised[rank]} | dict(found)
         self._members &= self._began.keys()
-        for began in new.values():
+        for began in set(found.values()):
             with_it = {other for other, its in self._began.items() if near(began, its)}
-            if not with_it.isdisjoint(self._members) or len(set(self._node[list(with_it)])) >= _MACHINES:
+            if not with_it.isdisjoint(self._members) or self._machines(with_it) >= _MACHINES:
                 self._members |= with_it
+        alone = bool(self._members) and self._machines(self._members) == 1
+        self._one_left = (now if self._one_left is None else self._one_left) if alone else None
+        if self._one_left is None or now - self._one_left < _OVER:
+            return []
+        left, self._members = sorted(self._members), set()
+        return left
 
-    def resume(self, ranks: Ints) -> None:
-        """Take ranks as slow that were found before, of which it is not known when they began."""
-        self._began = dict.fromkeys(ranks.tolist(), (0, 0))
-        if len(set(self._node[ranks])) >= _MACHINES:
-            self._members = set(self._began)
+    def resume(self, ranks: Iterable[int]) -> None:
+        """Take ``ranks`` as slow together that were so before; when they began is not known."""
+        self._began = dict.fromkeys(ranks, (0, 0))
+        self._members = set(self._began)
+
+    def _machines(self, ranks: set[int]) -> int:
+        return len(set(self._node[list(ranks)].tolist()))
 
 
 def as_slow_elsewhere(found: Candidate, nodes: PeerGroups) -> list[Candidate]:

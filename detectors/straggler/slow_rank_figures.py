@@ -55,8 +55,9 @@ _MUCH_MORE = 2.0
 # Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``alternatives``).
 _AS_SLOW = 0.5
 
-# Chosen: less than this of its rise is more than noise of what is usual of it.
-_CLEARLY_LESS = 0.9
+# Chosen, of its rise: less than the second over its peers is more than noise of what is usual of it, and with
+# less than the first it is but as slow as they are.
+_OVER_PEERS, _CLEARLY_LESS = 0.5, 0.9
 
 # Chosen, of a rank's excursions: steps in which it still is slow by what is usual of it now.
 _STILL_SEEN = 0.5
@@ -90,7 +91,7 @@ def _excess(ratios: Ratios, found: Candidate) -> float:
     """Return how much longer the rank takes than its peers: less than it rose by, if it was quicker than they
     are, unless it is but as slow as they."""
     over = float(np.expm1(over_peers(ratios, found))) if found.timing == "compute" else found.excess
-    return over if _AS_SLOW * found.excess <= over < _CLEARLY_LESS * found.excess else found.excess
+    return over if _OVER_PEERS * found.excess <= over < _CLEARLY_LESS * found.excess else found.excess
 
 
 def intermittent_rank(

@@ -67,7 +67,7 @@ from detectors.straggler.core import (
     Timing,
 )
 from detectors.straggler.explanation import explain
-from detectors.straggler.loading_together import LoadingTogether, as_slow_elsewhere
+from detectors.straggler.loading_together import Began, LoadingTogether, as_slow_elsewhere
 from detectors.straggler.mates import TensorGroup, likely_group, slow_with, stands_out, together
 from detectors.straggler.moving_slowness import ON_AND_OFF, MovingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
@@ -162,7 +162,7 @@ class StragglerDetector:
         self._batch_groups = batch_groups
         self._mates = BatchMates(ranks, batch_groups)
         self._groups = SlowGroups(families)
-        self._loading = LoadingTogether(self.ratios.nodes.index)
+        self._loading, self._loads = LoadingTogether(self.ratios.nodes.index), dict[int, Began]()
 
     @property
     def asynchronous(self) -> bool:
@@ -201,7 +201,7 @@ class StragglerDetector:
             self._mates = BatchMates(ratios.ranks, self._batch_groups)
         since_start = self._slow_since_start("compute") + self._slow_since_start("data")
         if not ratios.settled:
-            self._follow_loading(since_start)
+            self._follow_loading()
             return StepResult(slow=since_start)
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
             if ratios.learn():
@@ -220,7 +220,7 @@ class StragglerDetector:
         recovered += [("compute", rank) for rank in gone if not again[rank]]
         self._excused = self._moving.excuse(self.channels["compute"])
         slow += self._follow_groups()
-        self._follow_loading(slow)
+        self._follow_loading()
         network, rings = self._network.update(ratios), self._rings.update(ratios)
         if not ratios.asynchronous:
             self._flapping.update(times)
@@ -250,7 +250,7 @@ class StragglerDetector:
         """Whether the last steps show a slow rank at half of what it was slow by when found, or more."""
         channel = self.channels[timing]
         x = (deviations(self.ratios, channel, timing, _EVERY, lasting=of)[:, rank] for of in (False, True))
-        return bool(max(map(nan_median, x)) >= _STILL * channel.size[rank] > 0.0)
+        return bool(np.fmax.reduce([nan_median(of) for of in x]) >= _STILL * channel.size[rank] > 0.0)
 
     def is_intermittent(self, rank: int) -> bool:
         """Whether ``rank`` was slow for a moment lately."""
@@ -338,17 +338,25 @@ class StragglerDetector:
     def held(self) -> list[HeldSlow]:
         """Return the ranks that are slow now."""
         return [
-            HeldSlow(timing, rank, float(channel.size[rank]), float(channel.job_pace[rank]))
+            HeldSlow(
+                timing,
+                rank,
+                float(channel.size[rank]),
+                float(channel.job_pace[rank]),
+                together=timing == "data" and self._loading.holds(rank),
+            )
             for timing, channel in self.channels.items()
             for rank in np.flatnonzero(channel.raised).tolist()
         ]
 
     def resume(self, held: Iterable[HeldSlow]) -> None:
         """Take ranks as slow that were found so before this detector was made, until they recover."""
+        together: list[int] = []
         for slow in held:
             self.channels[slow.timing].find(slow.rank, size=slow.size, job_pace=slow.job_pace)
+            together += [slow.rank] if slow.together else []
         self._groups.resume(np.flatnonzero(self.channels["compute"].raised))
-        self._loading.resume(np.flatnonzero(self.channels["data"].raised))
+        self._loading.resume(together)
 
     def learnt(self) -> AttemptBefore | None:
         """Return what the steps show of ranks, for the next attempt; None while too few do."""
@@ -368,13 +376,13 @@ class StragglerDetector:
         over = channel.raised.copy()
         over[[f.rank for f in found]] = True
         confirmed = [f for f in found if is_confirmed(self.ratios, f, over, self._places)]
-        if timing == "data":
-            confirmed += self._load_elsewhere(confirmed)
         for one in confirmed:
             channel.find(one.rank, size=one.size)
             channel.take(one.rank, size=one.size, steps=one.steps, lasting=True)
             if timing == "compute":
                 self._groups.take(one, self.ratios.settled)
+        if timing == "data":
+            self._load_elsewhere(confirmed)
         return tuple(slow_rank(self.ratios, channel, one, over) for one in confirmed)
 
     def _tensor_group(self, slow: SlowRank) -> TensorGroup:
@@ -487,7 +495,6 @@ class StragglerDetector:
             confirmed = [found for found in confirmed if not self._computes_slower(found)]
             machines = [kind for kind in self._together if not kind.wait]
             confirmed += slow_with(self.ratios, channel, confirmed, machines, [], timing=timing)
-            confirmed += self._load_elsewhere(confirmed)
         elif timing == "rest":
             confirmed = self._of_machine([found for found in confirmed if self._stalls_alone(found)])
         for found in confirmed:
@@ -496,6 +503,8 @@ class StragglerDetector:
             paces = np.append(channel.job_pace[broken], job_pace_before(self.ratios, found))
             pace = math.nan if found.lasting else float(np.fmin.reduce(paces))
             channel.find(found.rank, size=found.size, job_pace=pace)
+        if timing == "data":
+            self._load_elsewhere(confirmed)
         over[[found.rank for found in confirmed]] = True
         slow = [slow_rank(self.ratios, channel, found, over) for found in confirmed]
         if timing == "compute":
@@ -546,21 +555,27 @@ class StragglerDetector:
             own.append(slow_rank(ratios, channel, found, channel.raised))
         return own
 
-    def _load_elsewhere(self, confirmed: Sequence[Candidate]) -> list[Candidate]:
-        """Return the other ranks that load slowly with the slowest of the ``confirmed``, on three machines
-        together, and take them as slow."""
+    def _load_elsewhere(self, confirmed: Sequence[Candidate]) -> None:
+        """Take that the ``confirmed`` ranks load slowly, and those of other machines that do with the slowest
+        of them, on three machines together."""
         if not confirmed:
-            return []
-        channel, known = self.channels["data"], {found.rank for found in confirmed}
+            return
+        channel, compute, now = self.channels["data"], self.channels["compute"], self.ratios.settled
         slow = as_slow_elsewhere(max(confirmed, key=lambda one: one.size), self.ratios.nodes)
-        others = [one for one in slow if one.rank not in known and not channel.raised[one.rank]]
-        for one in others:
-            channel.take(one.rank, size=one.size, steps=one.steps, lasting=one.lasting)
-        return others
+        for one in slow:
+            # What loads longer for its part, or on a host that is slow at all, has another reason.
+            if not (channel.raised[one.rank] or channel.part[one.rank] or compute.rising[one.rank]):
+                channel.take(one.rank, size=one.size, steps=one.steps, lasting=one.lasting)
+                channel.find(one.rank, size=one.size)
+                self._loads[one.rank] = (0 if one.lasting else now - one.steps, one.steps)
+        for one in confirmed:
+            self._loads[one.rank] = (0 if one.lasting else now - one.steps, one.steps)
 
-    def _follow_loading(self, slow: Iterable[SlowRank]) -> None:
-        loads = [found for found in slow if found.timing == "data"]
-        self._loading.update(loads, self.channels["data"].raised, self.ratios.settled)
+    def _follow_loading(self) -> None:
+        channel, loads = self.channels["data"], self._loads
+        self._loads = {}
+        # The evidence of those that are left stands: they are examined anew in the next step.
+        channel.raised[self._loading.update(loads, channel.raised, self.ratios.settled)] = False
 
     def _pass_together(self, ranks: Iterable[Candidate], over: Bools) -> list[Candidate]:
         """Return those of a set's ranks whom no other explanation holds for."""

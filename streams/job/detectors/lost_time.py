@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Mapping
+from statistics import median
 
 import msgspec
 import numpy as np
@@ -40,7 +41,7 @@ _SAMPLE = 256
 # Steps over which it is seen how many a row stands for. Chosen: a lost row or two leave their median alone.
 _APART = 9
 
-# Chosen: as much as steps may be shorter than the last one.
+# Chosen: as much as steps may be shorter than those that are logged.
 _IN_TIME = 1.5
 
 
@@ -53,7 +54,7 @@ class JobCosts:
         self._lost: LostTime[Key] = LostTime()
         # Apart from the steps: what is between two of them is no part of either, and charged to nothing else.
         self._lost_between: LostTime[Key] = LostTime()
-        self._numbers: deque[tuple[int, float]] = deque(maxlen=_APART + 1)
+        self._rows: deque[tuple[int, float, float]] = deque(maxlen=_APART + 1)
         self._open: set[Key] = set()
         self._roster: tuple[int, ...] = ()
         self._machines: dict[str, frozenset[int]] = {}
@@ -62,7 +63,7 @@ class JobCosts:
 
     def restart(self, *, new_run: bool) -> None:
         """Go on with the accounts: a restart does not mend what is slow."""
-        self._numbers.clear()
+        self._rows.clear()
 
     def resized(self) -> None:
         """Learn the healthy step anew: the job has other ranks."""
@@ -118,11 +119,10 @@ class JobCosts:
     def _stands_for(self, step: Step, seconds: float) -> int:
         """Return how many steps have been made for each that is logged, by their numbers, if they can have
         been made in the time between."""
-        self._numbers.append((step.number, step.closed_at))
-        (first, since), (last, at) = self._numbers[0], self._numbers[-1]
-        numbers = [number for number, _ in self._numbers]
-        apart = sorted(b - a for a, b in itertools.pairwise(numbers))
-        if len(apart) < _APART or (last - first) * seconds > _IN_TIME * (at - since):
+        self._rows.append((step.number, step.closed_at, seconds))
+        apart = sorted(b - a for (a, _, _), (b, _, _) in itertools.pairwise(self._rows))
+        took = sum(apart) * median(seconds for _, _, seconds in self._rows)
+        if len(apart) < _APART or took > _IN_TIME * (self._rows[-1][1] - self._rows[0][1]):
             return 1
         return max(apart[len(apart) // 2], 1)
 

@@ -10,6 +10,7 @@ from detectors.peers.places.place_mates import PlaceMates
 from detectors.peers.shards import Shards
 from detectors.peers.step_times import StepTimes
 from detectors.straggler.alternatives.confirmation import is_confirmed
+from detectors.straggler.alternatives.dealt_anew import is_dealt_anew
 from detectors.straggler.alternatives.usual_noise import is_as_usual
 from detectors.straggler.candidate import Candidate
 from detectors.straggler.core import StepResult
@@ -502,7 +503,8 @@ def dealt(seed, *, nodes=8, spread=0.15, lasts=70, steps=400):
 
 @pytest.mark.slow
 def test_work_that_is_dealt_out_anew_accuses_few_machines():
-    """Where some machines take less than before in the step in which others come to take more."""
+    """Where some machines take less than before in the step in which others come to take more: without asking
+    for that 28 of the 64 are."""
     accused = [len({rank // 8 for rank in named(dealt(seed), per_node=8)}) for seed in range(8)]
     assert sum(accused) <= 12
 
@@ -524,3 +526,30 @@ def test_a_rank_that_was_quicker_is_as_slow_as_it_is_beside_its_peers(before, to
     compute[120:, 5] *= 1.2
     [slow] = [one for one in found(compute) if one.rank == 5]
     assert slow.ratio == pytest.approx(told, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("shifts", "expected"),
+    [
+        ({3: 0.3, 1: 0.1, 4: -0.2, 6: -0.15}, True),
+        ({3: 0.3, 1: 0.1, 5: 0.2}, False),
+        ({3: 0.3, 1: 0.1, 4: -0.2}, False),
+        ({3: 0.3, 4: -0.2, 6: -0.15}, True),
+        ({3: 0.3}, False),
+        ({3: 0.3, 4: -0.05, 6: -0.05}, False),
+    ],
+    ids=["two rise, two fall", "none falls", "one falls", "one rises", "alone", "the others hardly move"],
+)
+def test_work_is_dealt_out_anew_where_machines_fall_as_others_rise(shifts, expected):
+    """Machine 3 of eight becomes slow."""
+    compute = np.exp(0.01 * np.random.default_rng(6).normal(size=(90, 64)))
+    for machine, shift in shifts.items():
+        compute[60:, np.arange(64) // 8 == machine] *= np.exp(shift)
+    core = StragglerDetector(64, np.zeros(64, dtype=np.intp), nodes=np.arange(64) // 8)
+    list(feed(core, compute))
+    x = np.log(compute[60:])
+    slow = Candidate(
+        timing="compute", rank=24, lasting=False, onset=Dated(0.0, 0.0, 0.0), x=x,
+        effect=np.median(x, axis=0), sigma=0.01, baseline=60,
+    )  # fmt: skip
+    assert is_dealt_anew(core.ratios, slow) == expected

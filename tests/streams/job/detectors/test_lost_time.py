@@ -90,15 +90,16 @@ def test_a_slow_rank_is_charged_what_the_steps_took_longer():
     assert charged(made, {0: 1.5}) == [pytest.approx(200.0)]
 
 
+@pytest.mark.parametrize("slow", [1.5, 3.0])
 @pytest.mark.parametrize(("every", "apart", "counted"), [(10, 10.0, 10), (10, 1.0, 1), (1, 10.0, 1)])
-def test_a_step_that_is_logged_stands_for_those_before_it(every, apart, counted):
+def test_a_step_that_is_logged_stands_for_those_before_it(every, apart, counted, slow):
     """By their numbers, where the time between them allows as many steps as that; else for itself."""
-    lasts, made = [1.0] * SLOW_FROM + [1.5] * 100, []
+    lasts, made = [1.0] * SLOW_FROM + [slow] * 100, []
     for place, step in enumerate(steps(lasts)):
         ts = np.full(RANKS, apart * sum(lasts[: place + 1]))
         made.append(Step(every * place, step.present, step.ranks, ts, step.values))
-    [lost] = charged(made, {0: 1.5}, at=every * 150, onset=made[SLOW_FROM - 1].closed_at)
-    assert lost == pytest.approx(RANKS * 100 * 0.5 * counted, rel=0.02)
+    [lost] = charged(made, {0: slow}, at=every * 150, onset=made[SLOW_FROM - 1].closed_at)
+    assert lost == pytest.approx(RANKS * 100 * (slow - 1.0) * counted, rel=0.02)
 
 
 def test_a_rank_that_stalls_is_charged_the_stalls():

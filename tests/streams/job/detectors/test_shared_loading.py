@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.detection.step_jobs import records, synchronous
+from detectors.straggler.core import HeldSlow
+from detectors.straggler.loading_together import LoadingTogether
+from detectors.straggler.step_detector import StragglerDetector
 from streams.cluster.stage import FindingStage
 from streams.job.stage import JobStage
 from streams.node.stage import NodeStage
@@ -60,3 +63,25 @@ def test_nodes_that_wait_by_themselves_are_named_each(onsets):
 def test_it_is_over_when_no_node_waits_any_more():
     [found], _ = findings_of(dict.fromkeys((1, 3, 6), 40), until=100, steps=500)
     assert (found.subject.type, found.status) == ("job", "resolved")
+
+
+def test_it_goes_on_across_a_restart_and_leaves_a_machine_that_has_a_fault_of_its_own():
+    """What was slow together stays so, and what was not does not become so."""
+    core = StragglerDetector(RANKS, None, nodes=NODE)
+    together, alone = [8, 9, 24, 48], [16, 32, 40]
+    core.resume([HeldSlow("data", rank, size=0.3, together=rank in together) for rank in together + alone])
+    assert core.loading_together.tolist() == together
+    assert {slow.rank for slow in core.held() if slow.together} == set(together)
+    assert [core.is_part("data", rank) for rank in alone] == [False] * 3
+
+
+def test_the_machine_that_is_left_is_taken_for_itself_after_a_while():
+    found, raised = dict.fromkeys([8, 24, 48], (100, 4)), np.zeros(RANKS, dtype=np.bool_)
+    raised[[8, 24, 48]] = True
+    loading = LoadingTogether(NODE)
+    assert loading.update(found, raised, 104) == []
+    assert loading.members.tolist() == [8, 24, 48]
+    raised[[24, 48]] = False
+    left = [loading.update({}, raised, now) for now in range(105, 160)]
+    assert [ranks for ranks in left if ranks] == [[8]]
+    assert not loading.members.size

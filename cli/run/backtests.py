@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from psycopg_pool import ConnectionPool
 
@@ -37,6 +37,8 @@ LONGEST_SECONDS = 600.0
 # renewed meanwhile. Chosen: three renewals, as the database may be away for some seconds.
 LEASE_SECONDS = 30.0
 _RENEW_SECONDS = 10.0
+# How long a renewal waits for the database. Chosen: a fifth of the time to the next, which must not be late.
+_RENEW_WAIT_SECONDS = 2.0
 # Between two looks at the process (chosen).
 _POLL_SECONDS = 0.2
 
@@ -55,6 +57,9 @@ _SUMMARY = re.compile(r"\d+ findings?; (\d+) rows read")
 
 # Chosen: half way to the least priority, so that live telemetry comes first and a result still comes.
 _NICE = 10
+
+# How a process ended: by itself, killed after ``LONGEST_SECONDS``, or killed as it is not to go on.
+_End = Literal["ended", "late", "stopped"]
 
 _COMMAND = (sys.executable, "-c", "from cli import main; main()", "backtest")
 
@@ -92,24 +97,25 @@ class Runner:
             leased = backtests.lease(conn, datetime.now(UTC), LEASE_SECONDS)
         if leased is None:
             return False
-        id_, recording = leased
-        result, error = self._run(gzip.decompress(recording), partial(self._renew, id_))
+        result, error = self._run(gzip.decompress(leased.recording), partial(self._renew, leased))
         with self._pool.connection() as conn:
             if result is None and not error:
-                backtests.release(conn, id_)
+                backtests.release(conn, leased)
             else:
-                backtests.finish(conn, id_, datetime.now(UTC), result=result, error=error)
+                backtests.finish(conn, leased, datetime.now(UTC), result=result, error=error)
         return True
 
-    def _renew(self, id_: str) -> None:
+    def _renew(self, held: backtests.Lease) -> bool:
+        """Renew a lease; return False where another runner has taken the recording."""
         try:
-            with self._pool.connection() as conn:
-                backtests.renew(conn, id_, datetime.now(UTC), LEASE_SECONDS)
+            with self._pool.connection(_RENEW_WAIT_SECONDS) as conn:
+                return backtests.renew(conn, held, datetime.now(UTC), LEASE_SECONDS)
         except UNAVAILABLE as error:
             log.warning("the database is unavailable, a backtest may be run again: %s", error)
+            return True
 
-    def _run(self, rows: bytes, renew: Callable[[], None]) -> tuple[dict[str, Any] | None, str]:
-        """Return what was found, or why nothing can be; neither where the runner is being stopped."""
+    def _run(self, rows: bytes, renew: Callable[[], bool]) -> tuple[dict[str, Any] | None, str]:
+        """Return what was found, or why nothing can be; neither where it is stopped or its lease is lost."""
         with tempfile.TemporaryDirectory(prefix="slowrank-backtest-") as folder:
             # The command knows a table by its name.
             recorded = Path(folder) / ("recording.csv" if is_csv(rows) else "recording.ndjson")
@@ -124,9 +130,9 @@ class Runner:
                     stderr=output,
                 )
                 _yield_to_others(process.pid)
-                ended = self._wait(process, renew)
-            if not ended:
-                return None, "" if self._stop.is_set() else f"it took longer than {LONGEST_SECONDS:g} s"
+                end = self._wait(process, renew)
+            if end != "ended":
+                return None, "" if end == "stopped" else f"it took longer than {LONGEST_SECONDS:g} s"
             with errors.open(errors="replace") as lines:
                 # The folder's name is of no use to whoever posted the recording.
                 said = (line.rstrip("\n").replace(f"{recorded}", "the recording") for line in lines)
@@ -136,19 +142,19 @@ class Runner:
                 with found.open() as findings:
                     return result_of(findings, said), ""
 
-    def _wait(self, process: subprocess.Popen[bytes], renew: Callable[[], None]) -> bool:
-        """Wait for the end of a process; kill it, and return False, when it is too late or to be stopped."""
+    def _wait(self, process: subprocess.Popen[bytes], renew: Callable[[], bool]) -> _End:
+        """Wait for the end of a process; kill it when it is too late, to be stopped or the lease is lost."""
         began = renewed = time.monotonic()
-        while (now := time.monotonic()) - began < LONGEST_SECONDS and not self._stop.is_set():
+        held = True
+        while held and (now := time.monotonic()) - began < LONGEST_SECONDS and not self._stop.is_set():
             if now - renewed >= _RENEW_SECONDS:
-                renew()
-                renewed = now
+                held, renewed = renew(), now
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_SECONDS)
-                return True
+                return "ended"
         process.kill()
         process.wait()
-        return False
+        return "late" if held and not self._stop.is_set() else "stopped"
 
 
 def result_of(lines: Iterable[str], said: Iterable[str]) -> dict[str, Any]:

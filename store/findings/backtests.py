@@ -72,8 +72,17 @@ def listed(conn: Connection[Any], *, by: str | None, limit: int = 100) -> list[B
     )
 
 
-def lease(conn: Connection[Any], now: datetime, seconds: float) -> tuple[str, bytes] | None:
-    """Take the oldest that waits, or whose runner is gone; return its id and recording."""
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A recording that a runner has; ``attempt`` tells its lease from that of a later runner."""
+
+    id: str
+    attempt: int
+    recording: bytes
+
+
+def lease(conn: Connection[Any], now: datetime, seconds: float) -> Lease | None:
+    """Take the oldest that waits, or whose runner is gone."""
     with conn.transaction():
         conn.execute(
             "UPDATE backtests SET state = 'failed', ended_at = %s, recording = NULL, "
@@ -84,43 +93,45 @@ def lease(conn: Connection[Any], now: datetime, seconds: float) -> tuple[str, by
         row = conn.execute(
             "UPDATE backtests SET state = 'running', attempts = attempts + 1, leased_until = %s WHERE id = ("
             "SELECT id FROM backtests WHERE state = 'waiting' OR (state = 'running' AND leased_until <= %s) "
-            "ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id, recording",
+            "ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id, attempts, recording",
             (now + timedelta(seconds=seconds), now),
         ).fetchone()
-    return None if row is None else (row[0], bytes(row[1]))
+    return None if row is None else Lease(row[0], row[1], bytes(row[2]))
 
 
-def renew(conn: Connection[Any], id_: str, now: datetime, seconds: float) -> None:
-    """Keep the lease of a recording whose runner goes on."""
-    conn.execute(
-        "UPDATE backtests SET leased_until = %s WHERE id = %s AND state = 'running'",
-        (now + timedelta(seconds=seconds), id_),
+def renew(conn: Connection[Any], held: Lease, now: datetime, seconds: float) -> bool:
+    """Keep the lease of a runner that goes on; return False where it has lost it."""
+    cursor = conn.execute(
+        "UPDATE backtests SET leased_until = %s WHERE id = %s AND attempts = %s AND state = 'running'",
+        (now + timedelta(seconds=seconds), held.id, held.attempt),
     )
+    return cursor.rowcount == 1
 
 
 def finish(
-    conn: Connection[Any], id_: str, now: datetime, *, result: dict[str, Any] | None, error: str = ""
+    conn: Connection[Any], held: Lease, now: datetime, *, result: dict[str, Any] | None, error: str = ""
 ) -> None:
-    """Store what a recording gave, or why it failed, and remove the recording."""
+    """Store what a recording gave, or why it failed, and remove it; nothing where the lease is lost."""
     conn.execute(
         "UPDATE backtests SET state = %s, ended_at = %s, result = %s, error = %s, recording = NULL, "
-        "leased_until = NULL WHERE id = %s AND state = 'running'",
+        "leased_until = NULL WHERE id = %s AND attempts = %s AND state = 'running'",
         (
             "failed" if result is None else "done",
             now,
             None if result is None else Jsonb(storable_json(result)),
             storable(error)[:2000],
-            id_,
+            held.id,
+            held.attempt,
         ),
     )
 
 
-def release(conn: Connection[Any], id_: str) -> None:
-    """Let a recording wait again that its runner could not finish, as it is being stopped."""
+def release(conn: Connection[Any], held: Lease) -> None:
+    """Let a recording wait again that its runner could not finish; nothing where its lease is lost."""
     conn.execute(
         "UPDATE backtests SET state = 'waiting', attempts = attempts - 1, leased_until = NULL "
-        "WHERE id = %s AND state = 'running'",
-        (id_,),
+        "WHERE id = %s AND attempts = %s AND state = 'running'",
+        (held.id, held.attempt),
     )
 
 

@@ -9,11 +9,12 @@ import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from psycopg_pool import ConnectionPool
 
 from api.app import create_app
 from api.routes.backtests import BacktestPage, ShownBacktest
 from api.security.auth import SCOPES
-from cli.run.backtests import LEASE_SECONDS, Runner, result_of
+from cli.run.backtests import _RENEW_SECONDS, _RENEW_WAIT_SECONDS, LEASE_SECONDS, Runner, result_of
 from slowrank.client import ApiError, Client, cluster
 from store.findings import backtests
 
@@ -44,6 +45,19 @@ def recording(steps=200, ranks=8, slow=5):
 
 
 ROW = b'{"kind":"step","ts":1795160000.0}'
+
+
+SLEEPS = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def until_leased(pool):
+    """Wait until a runner has the recording; return when its lease ends."""
+    while True:
+        with pool.connection() as conn:
+            row = conn.execute("SELECT leased_until FROM backtests WHERE state = 'running'").fetchone()
+        if row is not None:
+            return row[0]
+        time.sleep(0.05)
 
 
 def posted(client, body=ROW, **headers):
@@ -165,40 +179,81 @@ def test_a_runner_that_was_killed_is_replaced_once(client, pool):
     assert "post the recording again" in found.error
 
 
-def test_a_recording_whose_runner_was_killed_is_taken_up_within_half_a_minute(client, pool, monkeypatch):
-    """A runner that goes on keeps it for as long as it needs: it renews its lease."""
-    monkeypatch.setattr("cli.run.backtests.LEASE_SECONDS", 1.0)
+def test_a_runner_that_goes_on_renews_its_lease(client, pool, monkeypatch):
+    """So it keeps the recording for as long as it needs; that of a killed one is free in half a minute."""
     monkeypatch.setattr("cli.run.backtests._RENEW_SECONDS", 0.2)
-    id_ = posted(client).json()["id"]
-    runner = Runner(pool, [sys.executable, "-c", "import time; time.sleep(3)"])
+    posted(client)
+    runner = Runner(pool, SLEEPS)
     thread = threading.Thread(target=runner.run_one)
     thread.start()
-    until, taken = time.monotonic() + 2.5, []
-    while time.monotonic() < until:
-        with pool.connection() as conn, conn.transaction(force_rollback=True):
-            taken.append(backtests.lease(conn, datetime.now(UTC), 60))
-        time.sleep(0.1)
-    assert taken[-1] is None
-    # The first look may have come before the runner's.
-    assert not any(taken[5:])
+    first = until_leased(pool)
+    while (renewed := until_leased(pool)) == first:
+        time.sleep(0.05)
+    assert renewed > first
+    runner.stop()
     thread.join(20)
+    assert LEASE_SECONDS <= 30
+
+
+def test_a_runner_stops_when_another_has_taken_its_recording(client, pool, monkeypatch):
+    """Its process is killed, and the other's run stays as it is."""
+    monkeypatch.setattr("cli.run.backtests._RENEW_SECONDS", 0.2)
+    posted(client)
+    thread = threading.Thread(target=Runner(pool, SLEEPS).run_one)
+    thread.start()
+    # Longer than any renewal reaches.
+    later = until_leased(pool) + timedelta(days=1)
     with pool.connection() as conn:
+        assert backtests.lease(conn, later, 60) is not None
+    thread.join(20)
+    assert not thread.is_alive()
+    with pool.connection() as conn:
+        row = conn.execute("SELECT state, attempts, leased_until FROM backtests").fetchone()
+    assert row == ("running", 2, later + timedelta(seconds=60))
+
+
+def test_a_lost_lease_changes_nothing(client, pool):
+    """A runner that comes back late neither renews, ends nor releases the run of the next one."""
+    id_ = posted(client).json()["id"]
+    now = datetime.now(UTC)
+    with pool.connection() as conn:
+        old = backtests.lease(conn, now, 60)
+        new = backtests.lease(conn, now + timedelta(seconds=61), 60)
+        assert old is not None
+        assert new is not None
+        before = conn.execute("SELECT * FROM backtests").fetchall()
+        assert not backtests.renew(conn, old, now, 600)
+        backtests.finish(conn, old, now, result={})
+        backtests.release(conn, old)
+        assert conn.execute("SELECT * FROM backtests").fetchall() == before
+        assert backtests.renew(conn, new, now, 600)
+        backtests.finish(conn, new, now, result={})
         found = backtests.get(conn, id_)
     assert found is not None
-    assert found.state == "failed"
-    assert LEASE_SECONDS <= 30
+    assert found.state == "done"
+
+
+def test_a_renewal_that_finds_no_connection_leaves_time_for_the_next(client, pool, monkeypatch):
+    """The lease outlasts one that fails; the pool alone waits for longer than that."""
+    monkeypatch.setattr("cli.run.backtests._RENEW_WAIT_SECONDS", 0.01)
+    posted(client)
+    with ConnectionPool(pool.conninfo, min_size=1, max_size=1) as narrow:
+        with narrow.connection() as conn:
+            held = backtests.lease(conn, datetime.now(UTC), 60)
+            assert held is not None
+            conn.commit()
+            assert Runner(narrow)._renew(held)
+        assert Runner(narrow)._renew(held)
+    assert 2 * _RENEW_SECONDS + _RENEW_WAIT_SECONDS < LEASE_SECONDS
 
 
 def test_a_stopped_runner_gives_the_recording_back(client, pool):
     """Its process is killed, and the next runner has all its attempts."""
-    id_ = posted(client).json()["id"]
-    runner = Runner(pool, [sys.executable, "-c", "import time; time.sleep(60)"])
+    posted(client)
+    runner = Runner(pool, SLEEPS)
     thread = threading.Thread(target=runner.run)
     thread.start()
-    while True:
-        with pool.connection() as conn:
-            if (found := backtests.get(conn, id_)) is not None and found.state == "running":
-                break
+    until_leased(pool)
     runner.stop()
     thread.join(10)
     assert not thread.is_alive()

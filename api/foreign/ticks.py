@@ -52,8 +52,9 @@ MAX_NAMES = 1000
 MAX_NEW_NODES = 2000
 # A node without measurements for so long makes room for another. Chosen: three of the longest intervals.
 FORGET_SECONDS = 900.0
-# One that sent a single round so far does after so long. Chosen: twice what a first round waits for a second.
-FORGET_NEW_SECONDS = 120.0
+# One that sent a single round so far does after so long. Chosen: the second comes within the longest interval
+# and a minute that senders may take.
+FORGET_NEW_SECONDS = MAX_RESOLUTION_SECONDS + 60.0
 # Time between two searches for nodes that make room: of one, all nodes are read.
 _SEARCH_SECONDS = 1.0
 

@@ -247,11 +247,25 @@ def test_nodes_that_were_named_once_make_room_within_minutes(monkeypatch):
     wrong = [power(NOW + 20, hostname=f"wrong{n}") for n in range(30)]
     assert made.add(wrong, SENDER, NOW + 20) == {"too_many_nodes": 21}
     assert made.add([power(NOW + 30, hostname="new")], SENDER, NOW + 30) == {"too_many_nodes": 1}
-    for second in range(30, 160, 15):
+    for second in range(30, 390, 15):
         made.add([power(NOW + second, hostname="real")], SENDER, NOW + second)
         made.ready(NOW + second)
-    assert made.add([power(NOW + 160, hostname="new")], SENDER, NOW + 160) == {}
+    assert made.add([power(NOW + 390, hostname="new")], SENDER, NOW + 390) == {}
     assert [node.node for node in made.nodes()] == ["new", "real"]
+
+
+def test_a_node_of_the_longest_interval_keeps_its_place(monkeypatch):
+    """Its second round comes in time, though the first is a record and others ask for its place meanwhile."""
+    monkeypatch.setattr(ticks, "MAX_NODES", 1)
+    made = Ticks()
+    for second in (0, 300, 600):
+        assert made.add([power(NOW + second)], SENDER, NOW + second + 5) == {}
+        for later in range(second + 10, second + 300, 10):
+            made.ready(NOW + later)
+            assert made.add([power(NOW + later, hostname="new")], SENDER, NOW + later) == {
+                "too_many_nodes": 1
+            }
+    assert [(node.node, node.resolution) for node in made.nodes()] == [("n", 300.0)]
 
 
 def test_no_single_request_takes_all_the_room(monkeypatch):

@@ -1,7 +1,5 @@
 """Which case explains which: the finding of the cause shows the other as its evidence."""
 
-from typing import get_args
-
 from alerts.cases.case import Case
 from alerts.cases.grouping import grouped, slow_with_leader
 from alerts.cases.lifecycle import NOTIFIED
@@ -9,10 +7,7 @@ from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.kinds import IDLE
 from alerts.reasoning.corroborate import related, same_place
-from alerts.stated_severity import isolated
-from slowrank.telemetry.records import Severity
-
-_GRAVEST_FIRST = get_args(Severity)
+from alerts.stated_severity import ORDER, isolated
 
 
 def explaining_key(scope: Scope, case: Case, config: FindingConfig) -> str | None:
@@ -98,7 +93,7 @@ def _graver_cause_of(case: Case, other: Case) -> bool:
     """Return whether a case causes another one of its standing, and is graver: it is news beside it, as a
     port that goes down after errors."""
     one, two = case.rule, other.rule
-    graver = _GRAVEST_FIRST.index(one.severity) < _GRAVEST_FIRST.index(two.severity)
+    graver = ORDER.index(one.severity) > ORDER.index(two.severity)
     return graver and one.standing is two.standing and case.kind in two.explained_by
 
 

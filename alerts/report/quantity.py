@@ -21,6 +21,8 @@ _UNITS_OF_NAMES = {
 
 # Units of telemetry (UCUM) as people write them.
 _WRITTEN = {"Cel": "°C", "By": "B", "By/s": "B/s"}
+# Units that nobody reads: how many of them are one of another.
+_PARTS = {"ns": (1e9, "s"), "mJ": (1e3, "J")}
 
 # NVML's reasons to lower a GPU's clocks, by bit (``nvmlClocksEventReason…`` of nvml.h).
 _REASONS = {
@@ -66,10 +68,9 @@ def quantity(value: float | None, unit: str | None = "") -> str:
         return _reasons(value)
     if unit == "ratio":
         return f"{100 * value:.3g} %"
-    if unit == "ns":
-        return quantity(value / 1e9, "s")
-    if unit == "mJ":
-        return quantity(value / 1e3, "J")
+    if unit in _PARTS:
+        size, whole = _PARTS[unit]
+        return quantity(value / size, whole)
     unit = _WRITTEN.get(unit, unit)
     if unit == "s" and 0 < abs(value) < 1:
         return f"{1000 * value:.3g} ms"

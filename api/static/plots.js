@@ -12,6 +12,7 @@
 
   // Units of telemetry as people write them, and the bits of throttle reasons (alerts/report/quantity.py).
   const WRITTEN = { 1: "", ratio: "", Cel: "°C", By: "B", "By/s": "B/s" };
+  const PARTS = { ns: [1e9, "s"], mJ: [1e3, "J"] };
   const REASONS = ["GPU idle", "application clocks", "SW power cap", "HW slowdown", "sync boost",
     "SW thermal slowdown", "HW thermal slowdown", "HW power brake", "display clocks"];
 
@@ -23,6 +24,7 @@
   function quantity(value, unit) {
     if (value === null || value === undefined) return "–";
     if (unit === "bitmask" && Number.isInteger(value) && value >= 0) return reasons(value);
+    if (unit in PARTS) return quantity(value / PARTS[unit][0], PARTS[unit][1]);
     const named = unit === "bitmask" ? "" : WRITTEN[unit] ?? unit;
     const [size, prefix] = SI.find(([step]) => Math.abs(value) >= step) || [1, ""];
     const plain = !named || value === 0 ? [1, ""] : [size, prefix];

@@ -18,6 +18,7 @@ from api.delivery.recipients import Recipients
 from api.delivery.retry import Answer
 from api.security.ssrf import Refused
 from slowrank.settings import WEBHOOK_ATTEMPT_SECONDS
+from store.findings.attempt_errors import REFUSED
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class MailClient:
             accepted = await self._hand_over(recipient, data)
         except Refused as refusal:
             log.warning("a mail was refused: %s", refusal.why)
-            answer = Answer(error=f"refused: {refusal}")
+            answer = Answer(error=f"{REFUSED}: {refusal}")
         except TimeoutError:
             answer = Answer(error=f"timeout: the mail server did not take it within {self.total_seconds:g} s")
         except (aiosmtplib.SMTPException, OSError, ValueError) as error:

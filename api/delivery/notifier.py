@@ -31,6 +31,7 @@ from api.metrics import NotifierMetrics
 from store import retention
 from store.error_classes import UNAVAILABLE
 from store.findings import deliveries, leases, outbox, repeats, webhooks
+from store.findings.attempt_errors import NOT_BUILT
 from store.findings.deliveries import Attempt
 from store.findings.leases import Due
 from store.heartbeats import Heartbeat, beat
@@ -144,7 +145,7 @@ class Notifier:
                 sender = self._sender(due)
                 headers, body = await asyncio.to_thread(self._request, due, now)
             except ValueError as error:
-                answer = Answer(error=f"cannot be built: {error}")
+                answer = Answer(error=f"{NOT_BUILT}: {error}")
             else:
                 # Another notifier may hold the lease and have sent a newer event.
                 if self.now() >= due.leased_until:

@@ -19,6 +19,7 @@ from api.delivery.retry import Answer, retry_after
 from api.security.ssrf import Policy, Refused, Target, check_addresses, checked_url, unreachable
 from slowrank import __version__
 from slowrank.settings import WEBHOOK_ATTEMPT_SECONDS
+from store.findings.attempt_errors import REFUSED
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class WebhookClient:
                 answer = await self._attempt(url, headers, body)
         except Refused as refusal:
             log.warning("a delivery was refused: %s", refusal.why)
-            answer = Answer(error=f"refused: {refusal}")
+            answer = Answer(error=f"{REFUSED}: {refusal}")
         except TimeoutError:
             answer = Answer(error=f"timeout: no complete answer within {self.total_seconds:g} s")
         except (httpx.HTTPError, OSError) as error:

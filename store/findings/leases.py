@@ -17,6 +17,7 @@ from psycopg.rows import dict_row
 from alerts.notify import END
 from alerts.silence import labels
 from store.findings import outbox, queue, silences, webhooks
+from store.findings.attempt_errors import NOTHING_SENT
 from store.findings.outbox import OutboxEvent
 from store.findings.webhooks import Webhook
 
@@ -217,8 +218,8 @@ def _supersede_older(conn: Connection[Any], row: Row, event: OutboxEvent, now: d
 # Attempts of which a receiver has certainly taken nothing: no connection, or an answer that says so. After
 # others (5xx, 429 to one of several requests, a time-out, a lost connection) it may have.
 _NOT_TAKEN: LiteralString = (
-    "((a.status BETWEEN 300 AND 499 AND a.status NOT IN (408, 429)) OR (a.status IS NULL AND a.error ~ "
-    "'^(refused|cannot be built|ConnectError|ConnectTimeout|ConnectionRefusedError|SMTPConnect[A-Za-z]*):')) "
+    "((a.status BETWEEN 300 AND 499 AND a.status NOT IN (408, 429)) "
+    f"OR (a.status IS NULL AND a.error ~ '{NOTHING_SENT}')) "
 )
 # Of each event since the last end that an endpoint took, whether it was tried, and whether the endpoint may
 # have got it: an attempt without a result may have been cut off by a kill.

@@ -28,6 +28,8 @@ HEAD = """\
 
 The rules that turn error events, counters and states of the hardware into findings. A rule is switched on and
 off by its name, see [tuning](operations.md#tuning-detectors); rows with the same name are switched together.
+Where a counter has several rows, the `detector` of a finding has the limit and the window of the rule behind
+the name: `counter.nic.port.link_downed_total.2_in_300s`.
 This page is generated from the tables in `streams/node/rules/counter_rules.py` and
 `streams/node/rules/state_rules.py`: `PYTHONPATH=. python scripts/hardware_page.py`.
 

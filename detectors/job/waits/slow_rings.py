@@ -3,12 +3,12 @@
 One slow port delays every ring over it, and the others wait for these: no rank stands out within its stage,
 and the shortest transfer of all ranks (``slow_network``) is as before. Where ranks report apart from their
 transfers how long they wait, the transfer is watched that few ranks exceed, T = the k-th longest of a step,
-k = 1/20 of the ranks and 4 at least, by the evidence and limits of ``NetworkWatch``. As long as no rank has
-reported a transfer, what ranks do beside what they report is watched, for transfers are within it. It is
-theirs whose transfers rose by half as much, half of the ranks at most, if the waits of the others rose by
-half as much, theirs did not, and no rank computes or loads for that much longer: else transfers contain the
-wait for a slow rank. Ranks of one machine that report no transfers are found by what that does
-(``step_detector``).
+k = 1/20 of the ranks and 4 at least, by the evidence and limits of ``NetworkWatch``. Until most ranks report
+a transfer, what ranks do beside what they report is watched, for transfers are within it; from then on all is
+learnt anew, and what showed is over. It is theirs whose transfers rose by half as much, half of the ranks at
+most, if the waits of the others rose by half as much, theirs did not, and no rank computes or loads for that
+much longer: else transfers contain the wait for a slow rank. Ranks of one machine that report no transfers
+are found by what that does (``step_detector``).
 """
 
 from dataclasses import replace
@@ -31,6 +31,9 @@ _FEW, _SHARE = 4, 20
 # (chosen).
 _HALF, _QUARTER = 0.5, 0.25
 
+# Share of the ranks that report transfers, beyond which these are watched (chosen).
+_MOST = 0.5
+
 
 class RingsWatch(NetworkWatch):
     """Weighs the longest transfers of a job step after step."""
@@ -52,11 +55,13 @@ class RingsWatch(NetworkWatch):
         if not np.isfinite(ratios.history.last("wait", 1)).any():
             self.gone = False
             return None
-        if self.series == "rest" and np.isfinite(ratios.history.last("comm", 1)).any():
-            self.series = "comm"
+        ended = False
+        if self.series == "rest" and np.isfinite(ratios.history.last("comm", 1)).mean() > _MOST:
+            self.series, ended = "comm", self.shown
             # From this step on.
             self.begin(ratios.settled - 1)
         found = super().update(ratios)
+        self.gone |= ended
         if found is None:
             return None
         members = _whose(ratios, found, self.series)
@@ -75,8 +80,8 @@ def _whose(ratios: Ratios, found: SlowNetwork, series: str) -> Ints | None:
         return None
     least = _HALF * found.seconds * (1.0 - 1.0 / found.ratio)
 
-    def rose(series: str) -> Floats:
-        values = history.last(series, held)
+    def rose(name: str) -> Floats:
+        values = history.last(name, held)
         return nan_median(values[slow]) - nan_median(values[~slow])
 
     longer, waits = rose(series) >= least, rose("wait")

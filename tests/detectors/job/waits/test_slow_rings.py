@@ -19,11 +19,12 @@ def verdicts(
     contain_waits=False,
     until=None,
     reported=0,
+    reporters=RANKS,
     per_node=1,
 ):
     """Return what is found, step by step, where the transfers of the ranks of ``rings`` take ``factor`` times
-    as long from ONSET on; transfers, ``reported`` from a step on, may contain the wait for the slowest
-    rank."""
+    as long from ONSET on; transfers, ``reported`` from a step on by the first ``reporters`` ranks, may
+    contain the wait for the slowest rank."""
     rng, ts = np.random.default_rng(7), 1000.0
     roles, nodes = np.zeros(RANKS, dtype=np.intp), np.arange(RANKS) // per_node
     detector, nan = StragglerDetector(RANKS, roles, nodes=nodes), np.full(RANKS, np.nan)
@@ -41,10 +42,11 @@ def verdicts(
             # In the pipeline of the slow rank.
             wait[:8] = 0.0
             comm = total - work - wait - data
+        told = (np.arange(RANKS) < reporters) & (s >= reported)
         ts += total
         yield detector.update(StepTimes(
             number=s, ts=np.full(RANKS, ts), step=np.full(RANKS, total), compute=work,
-            wait=wait if waits else nan, data=data, comm=comm if s >= reported else nan,
+            wait=wait if waits else nan, data=data, comm=np.where(told, comm, nan),
             checkpoint=nan, tokens=nan,
         ))  # fmt: skip
 
@@ -100,3 +102,21 @@ def test_rings_recover():
     ends = [s for s, v in enumerate(verdicts(range(8, 16), 2.0, until=ONSET + 40)) if v.rings_recovered]
     assert len(ends) == 1
     assert ONSET + 40 < ends[0] <= ONSET + 75
+
+
+def test_rings_are_over_once_transfers_are_reported():
+    """Transfers are learnt from there on: what showed before can not be seen to end any more."""
+    seen = list(verdicts(range(8, 16), 2.0, reported=ONSET + 40))
+    assert [s for s, v in enumerate(seen) if v.rings_recovered] == [ONSET + 40]
+    [began] = [s for s, v in enumerate(seen) if v.rings is not None]
+    assert began < ONSET + 40
+
+
+@pytest.mark.parametrize("reported", [40, ONSET + 40], ids=["before", "since"])
+def test_the_transfers_of_one_rank_are_not_those_of_the_job(reported):
+    """What ranks do beside what they report stays watched."""
+    seen = list(verdicts(range(8, 16), 2.0, reported=reported, reporters=1))
+    [found] = [v.rings for v in seen if v.rings is not None]
+    assert not found.reported
+    assert found.members.tolist() == list(range(8, 16))
+    assert not any(v.rings_recovered for v in seen)

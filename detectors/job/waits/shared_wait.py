@@ -15,12 +15,12 @@ It has become longer when 90 % of the last steps
 (10, and 20 seconds, at least) exceed m + 5 sigma, with median m and robust sd sigma (1 % of a step at least)
 of the steps before, and step / (step - (W - m)) >= 1.10; it goes on while half of the last 10 steps exceed
 it. Five steps are enough where the job takes twice as long. Late data cost more than that, for a step waits
-for the last of its ranks: the job's slowdown is given with the longest wait in place of W, in the steps since
-then that exceed the limit, and up to what these take longer than those before. Waits for data may also come
-in bursts, as from storage under the load of others: three and more, some steps apart, in the last five
-minutes (40 to 216 steps), for which the job takes 1.10 times as long as it did for those before. They are
-over when twice the longest time between two has passed without one. Only a rise without a change of the work
-counts, and none while a rank has fallen silent.
+for the last of its ranks: the job's slowdown is given with the longest wait in place of W, in the last 50
+steps since then that exceed the limit, and up to what these take longer than those before. Waits for data may
+also come in bursts, as from storage under the load of others: three and more, some steps apart, in the last
+five minutes (40 to 216 steps), for which the job takes 1.10 times as long as it did for those before. They
+are over when twice the longest time between two has passed without one. Only a rise without a change of the
+work counts, and none while a rank has fallen silent.
 """
 
 import math
@@ -63,6 +63,10 @@ _BURSTS, _STEPS_OF_BURSTS, _BETWEEN = 3, 6, 3
 
 # Times the longest time from one burst to the next after which they are over. Chosen: one of them is missed.
 _MISSED_BURSTS = 2.0
+
+# Slow steps that late data are weighed by. Chosen: which rank is last, and by how much, scatters; and a wait
+# that becomes shorter is told so within half of them.
+_COST_STEPS = 50
 
 # Chosen: steps from which the median absolute deviation of a wait is known to a fifth.
 _LEAST_PAST = 40
@@ -188,10 +192,12 @@ class SharedWaitWatch:
         if began and (of_job < least or self._may_be_work(ratios, past, recent, steps)):
             return None
         self._first = self._steps.count - recent if began else self._first
-        since = slice(max(0, self._first - self._steps.count + len(ts)), None)
-        taken = float(nan_median(step[since][high[since]]))
-        lost = min(float(nan_median(longest[since][high[since]])) - past.longest, taken - past.step)
-        of_job = max(of_job, float(slowdown(taken, lost)))
+        if self._wait == "input":
+            since = max(0, self._first - self._steps.count + len(ts))
+            at = since + np.flatnonzero(high[since:])[-_COST_STEPS:]
+            taken = float(nan_median(step[at]))
+            lost = min(float(nan_median(longest[at])) - past.longest, taken - past.step)
+            of_job = max(of_job, float(slowdown(taken, lost)))
         return past, SharedWait(now, past.seconds, of_job, high)
 
     def _begun(self, ratios: Ratios) -> _Bursts | None:

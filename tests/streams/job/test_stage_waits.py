@@ -89,6 +89,32 @@ def test_slow_loading_slows_the_job_by_what_the_last_rank_waits(until):
     assert last.slowdown_ratio == last.job_slowdown_ratio
 
 
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_wait_that_halves_has_a_smaller_slowdown(reported):
+    """What it costs is that of the last steps, however long it was longer before."""
+    rng = np.random.default_rng(4)
+    compute = healthy(STEPS, RANKS)
+    data = 0.05 * np.exp(0.2 * rng.normal(size=compute.shape))
+    data[ONSET:300] += 1.0
+    data[300:] += 0.5
+    step = np.repeat((compute + data).max(axis=1, keepdims=True) + 0.02, RANKS, axis=1)
+    ts = 1_795_000_000.0 + np.cumsum(step[:, 0])
+    table = dataclasses.replace(
+        synchronous(compute),
+        step=step,
+        data=data if reported else None,
+        wait=step - compute - data - 0.02,
+        ts=ts,
+    )
+    said = [s for s in run(table) if s.kind == "straggler.job_wide"]
+    usual = float(np.median(step[:ONSET]))
+    before, later = (
+        next(s for s in said[::-1] if s.ts <= table.ts[last]).job_slowdown_ratio for last in (299, 345)
+    )
+    assert before == pytest.approx(1 + 1.0 / usual, rel=0.05)
+    assert later == pytest.approx(1 + 0.5 / usual, rel=0.05)
+
+
 def test_a_wait_that_lasts_is_not_forgotten():
     """What was usual before stays what it is compared with, long after the history holds it no more."""
     table = waiting(0.3)

@@ -20,7 +20,7 @@ from detectors.job.slowed_machines import STEPS as SLOWED_STEPS
 from detectors.job.slowed_machines import SlowedMachinesWatch
 from detectors.job.waits.shared_wait import SharedWait, SharedWaitWatch, Wait, shared_seconds
 from detectors.peers.job_kind import VARIABLE_DISPERSION, classify
-from detectors.peers.peers import PeerGroups
+from detectors.peers.peers import PeerGroups, group_median
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_max, nan_median
 
@@ -28,8 +28,10 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
-Slowness = Literal["stage", "position", "machines", "workload", "wandering", "input", "unmeasured", "between"]
-"""More work in one stage or for one part of a sequence (stage), or since some step at one position of the
+Slowness = Literal[
+    "stage", "context", "position", "machines", "workload", "wandering", "input", "unmeasured", "between"
+]
+"""More work in one stage, for one part of a sequence (context), or since some step at one position of the
 layers; most machines that became slow; work that differs by chance, from step to step or for some steps at
 one rank after the other (wandering); or a wait of all ranks, be it between their steps."""
 
@@ -48,6 +50,7 @@ _WORKLOAD_STEPS = (30, 50)
 # steps.
 _LOOKS_GONE: dict[Slowness, int] = {
     "stage": 4,
+    "context": 4,
     "position": 4,
     "machines": 4,
     "workload": 8,
@@ -113,7 +116,9 @@ class JobWideWatch:
     def __init__(self, capacity: int) -> None:
         self._absent = dict.fromkeys(_LOOKS_GONE, 0)
         # What was found of these kinds, until it is gone.
-        self._before: dict[Slowness, JobSlowness | None] = {"stage": None, "position": None, "machines": None}
+        self._before: dict[Slowness, JobSlowness | None] = dict.fromkeys(
+            ("stage", "context", "position", "machines")
+        )
         self._waits: dict[Wait, SharedWaitWatch] = {
             wait: SharedWaitWatch(wait, capacity) for wait in ("input", "unmeasured", "between")
         }
@@ -152,6 +157,7 @@ class JobWideWatch:
         """Return what the last steps show of each kind that was looked for within them."""
         looks: dict[Slowness, JobSlowness | None] = {"position": None}
         looks["stage"] = _stage(ratios, slow, before=self._before["stage"])
+        looks["context"] = _context(ratios, slow, before=self._before["context"])
         looks["machines"] = self._most_machines(ratios, slow)
         looks["wandering"] = _wandering(ratios, slow, visited) if len(visited) else None
         if (suspected & ~slow).any():
@@ -253,20 +259,36 @@ def _number_of(members: Ints, groups: PeerGroups) -> int | None:
 
 
 def _stage(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -> JobSlowness | None:
-    """Return the stage, or part of a sequence, that has more work; ``before`` is what was found already."""
-    found = None
-    if ratios.comparison.cut is not None:
-        found = _with_more_work(ratios, slow, PeerGroups.of(ratios.comparison.cut), _of_roles, before)
-    if found is None:
-        found = _with_more_work(ratios, slow, ratios.comparison.groups, _compute, before)
-    return found
+    """Return the stage that has more work; ``before`` is what was found already."""
+    comparison = ratios.comparison
+    seconds_of = _compute if comparison.cut is None else _of_parts
+    return _with_more_work("stage", ratios, slow, comparison.stages, seconds_of, before)
+
+
+def _context(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -> JobSlowness | None:
+    """Return the part of a sequence that has more work; ``before`` is what was found already."""
+    cut = ratios.comparison.cut
+    if cut is None:
+        return None
+    return _with_more_work("context", ratios, slow, PeerGroups.of(cut), _of_roles, before)
 
 
 def _compute(ratios: Ratios, steps: int) -> Floats:
     return ratios.history.last("compute", steps)
 
 
+def _of_parts(ratios: Ratios, steps: int) -> Floats:
+    """Return the compute of the last steps over what is usual for its part of a sequence, in seconds of the
+    mean part."""
+    compute, cut = ratios.history.last("compute", steps), ratios.comparison.cut
+    parts = PeerGroups.of(cut) if cut is not None else ratios.comparison.everyone
+    usual = group_median(compute, parts)
+    seconds: Floats = compute * parts.spread_out(usual.mean(axis=1)[:, None] / usual)
+    return seconds
+
+
 def _with_more_work(
+    kind: Slowness,
     ratios: Ratios,
     slow: Bools,
     groups: PeerGroups,
@@ -288,7 +310,7 @@ def _with_more_work(
     members = members[members >= 0]
     usual = float(nan_median(ratios.history.last("compute", _STAGE_STEPS)[:, members].ravel()))
     stage = SlowStage(found.group, members, found.ratio, usual)
-    return JobSlowness("stage", found.job_slowdown, *began, stage=stage)
+    return JobSlowness(kind, found.job_slowdown, *began, stage=stage)
 
 
 def _workload(ratios: Ratios, slow: Bools) -> JobSlowness | None:

@@ -19,6 +19,7 @@ from streams.job.view import JobView, spans
 
 _ASPECTS = {
     "stage": Aspect("stage", cost="even"),
+    "context": Aspect("context", cost="even"),
     "position": Aspect("position", cost="past"),
     "machines": Aspect("machines", cost="even"),
     "workload": Aspect("workload", cost="even"),
@@ -51,6 +52,8 @@ _WAITS: dict[Slowness, tuple[str, str, str, str, str]] = {
 
 _HYPOTHESES: dict[Slowness, str] = {
     "stage": "imbalance.stage",
+    # Context parallelism cuts sequences, of which under a causal mask the later parts are more work.
+    "context": "imbalance.context",
     "position": "imbalance.position",
     "machines": "imbalance.machine",
 }
@@ -98,10 +101,7 @@ def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) 
     coords = {name: value for name, value in role.items() if isinstance(value, int)}
     ranks = frozenset(view.roster[i] for i in stage.members)
     where = view.role_name(stage.members) or f"ranks {spans(ranks)}"
-    # Context parallelism cuts sequences, of which under a causal mask the later parts are more work.
-    is_context = found.kind == "stage" and "cp" in coords and not coords.keys() & {"pp", "ep"}
-    hypothesis = "imbalance.context" if is_context else _HYPOTHESES[found.kind]
-    hypotheses, suspects = {hypothesis: WEIGHT_SLOW}, tuple[Suspect, ...]()
+    hypotheses, suspects = {_HYPOTHESES[found.kind]: WEIGHT_SLOW}, tuple[Suspect, ...]()
     machines = {} if role and found.kind != "machines" else _filled_by(view, ranks)
     if machines:
         names = ", ".join(sorted(machines)[:_MOST_NAMED])

@@ -103,6 +103,26 @@ def test_uneven_positions_from_the_start_are_how_work_is_divided(ranks, tp, pp):
     assert found.suspects == ()
 
 
+@pytest.mark.parametrize("exponent", [1.0, 0.1], ids=["uneven", "hardly uneven"])
+@pytest.mark.parametrize("since", [0, 100])
+def test_a_stage_with_more_work_is_found_beside_uneven_positions(since, exponent):
+    """Each is a finding with its own cost, or the stage alone where the positions are nearly even."""
+    coords, share = context_parallel(128, 2, 4)
+    work = healthy(ranks=128, seed=8) * share**exponent
+    work[since:, np.array(coords["pp"]) == 3] *= 1.4
+    table = synchronous(work, overhead=0.3, coords=coords)
+    suspicions = run(table)
+    assert believed(suspicions) == {}
+    found = {next(iter(s.hypotheses)): s for s in job_level(suspicions)}
+    assert {name: s.subject.coords for name, s in found.items()} == {
+        "imbalance.stage": {"pp": 3},
+        **({"imbalance.context": {"cp": 3}} if exponent == 1.0 else {}),
+    }
+    assert found["imbalance.stage"].slowdown_ratio == pytest.approx(1.4, rel=0.02)
+    if since:
+        assert abs(steps_between(table, table.ts[since], found["imbalance.stage"].onset)) <= 2
+
+
 @pytest.mark.parametrize(("position", "factor"), [(0, 1.9), (3, 1.1)])
 def test_a_slow_rank_is_found_beside_uneven_positions(position, factor):
     """Whatever its position has to do."""

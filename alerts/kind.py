@@ -101,6 +101,8 @@ class Kind:
     """Belongs to the job, whichever node reports it."""
     no_culprit: bool = False
     """A slow job in which no machine stands out: its likeliest cause names it."""
+    all_slow: bool = False
+    """As a cause of a slow job: all that are slow are suspects, and none is the one culprit among them."""
     transfers: Literal["slow", "slowing"] | None = None
     """As a hypothesis: the job's transfers are ``slow``. As a fault: it is ``slowing`` those that pass it."""
     may_stop_job: bool = False

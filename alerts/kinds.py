@@ -535,6 +535,7 @@ KINDS: dict[str, Kind] = {
         ),
         reported_as="cause",
         without_past=True,
+        all_slow=True,
     ),
     "imbalance.position": Kind(
         title="{group} has come to carry {ratio} the compute of the others",
@@ -617,6 +618,7 @@ KINDS: dict[str, Kind] = {
         text="Several machines wait for data since one moment: look at what they share, the storage and the "
         "network to it.",
         reported_as="cause",
+        all_slow=True,
     ),
     "data.loader_slow": Kind(
         standing=SYMPTOM,

@@ -31,8 +31,6 @@ from slowrank.telemetry.records import Severity, Suspect
 
 # Pieces of evidence in a finding (chosen: what a person reads).
 MAX_EVIDENCE = 24
-# Causes of findings about a job with all that are slow as suspects: none is the one culprit among them.
-_ALL_SLOW = ("imbalance.machine", "data.shared")
 
 # Of a group on one node, made of its ranks' cases, and of one over several nodes.
 _ONE_OF_THEM = {
@@ -311,7 +309,7 @@ def _isolating(next_step: Action, brief: _Brief, config: FindingConfig) -> Actio
     of_group = brief.subject.type == "group" and not brief.case.made_of_ranks
     if not (of_group or brief.subject.type == "job") or brief.case.opened_at is None:
         return next_step
-    if brief.cause.hypothesis in _ALL_SLOW:
+    if kind_of(brief.cause.hypothesis).all_slow:
         return next_step
     suspects = brief.suspects
     if of_group:

@@ -6,6 +6,7 @@ from msgspec.structs import asdict, replace
 from alerts.cases.fold import apply
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
+from alerts.kinds import KINDS
 from alerts.report.cost import ActionCosts
 from alerts.report.render import render, sources_of
 from slowrank.telemetry import Baseline, Evidence, HangVote, Peers, Subject, Suspicion
@@ -167,6 +168,20 @@ def test_nodes_that_are_all_slow_are_named_and_none_is_the_one_culprit():
     assert [s.subject.node for s in finding.suspects] == ["n1", "n2"]
     assert (finding.action.code, finding.action.eviction) == ("RUN_DIAG", None)
     assert finding.action.text.startswith("Run diagnostics on n1, n2,")
+
+
+@pytest.mark.parametrize("cause", [name for name, row in KINDS.items() if row.all_slow])
+def test_no_eviction_is_advised_where_all_suspects_are_slow(cause):
+    """There is no one machine to leave out, as there is for other causes."""
+    nodes = tuple(
+        Suspect(subject=Subject(type="node", cluster="c", node=name, job_id="j"), probability=0.5)
+        for name in ("n1", "n2")
+    )
+    evicted = []
+    for hypothesis in (cause, "group"):
+        (found,) = told([replace(job_wide(40.0), hypotheses={hypothesis: 5.0}, suspects=nodes)])
+        evicted.append(found["job"].action.eviction is not None)
+    assert evicted == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ and alternatives is ours, measured on recorded and simulated jobs (docs/detectio
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -102,6 +102,10 @@ _STILL = 0.5
 # Chosen: from here on what slows compute is what slows loading too.
 _MUCH_MORE = 2.0
 
+# Ranks that are examined in one step. Chosen: of 8,192 ranks each takes some 10 ms, and what slows more than
+# eight machines at once is found by those that share it.
+_EXAMINED = 64
+
 # Smallest slowdowns looked for without a change to see, and while roles are unknown. Chosen: each of them is
 # within what healthy ranks show for good in that case.
 _LASTING_EFFECT = 0.05
@@ -162,7 +166,7 @@ class StragglerDetector:
         self._batch_groups = batch_groups
         self._mates = BatchMates(ranks, batch_groups)
         self._groups = SlowGroups(families)
-        self._loading, self._loads = LoadingTogether(self.ratios.nodes.index), dict[int, Began]()
+        self._loading = LoadingTogether(self.ratios.nodes.index)
 
     @property
     def asynchronous(self) -> bool:
@@ -201,7 +205,7 @@ class StragglerDetector:
             self._mates = BatchMates(ratios.ranks, self._batch_groups)
         since_start = self._slow_since_start("compute") + self._slow_since_start("data")
         if not ratios.settled:
-            self._follow_loading()
+            self._follow_loading({})
             return StepResult(slow=since_start)
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
             if ratios.learn():
@@ -220,7 +224,7 @@ class StragglerDetector:
         recovered += [("compute", rank) for rank in gone if not again[rank]]
         self._excused = self._moving.excuse(self.channels["compute"])
         slow += self._follow_groups()
-        self._follow_loading()
+        self._follow_loading({})
         network, rings = self._network.update(ratios), self._rings.update(ratios)
         if not ratios.asynchronous:
             self._flapping.update(times)
@@ -383,6 +387,7 @@ class StragglerDetector:
                 self._groups.take(one, self.ratios.settled)
         if timing == "data":
             self._load_elsewhere(confirmed)
+            confirmed = [one for one in confirmed if not self._loading.holds(one.rank)]
         return tuple(slow_rank(self.ratios, channel, one, over) for one in confirmed)
 
     def _tensor_group(self, slow: SlowRank) -> TensorGroup:
@@ -477,7 +482,9 @@ class StragglerDetector:
                 self._learn_spread()
             self._whole.keep_apart(self.ratios, channel, channel.raised)
         due = over & self._moving.due(self.ratios.settled) if timing == "compute" else over
-        suspected = [candidate(self.ratios, channel, timing, int(rank)) for rank in np.flatnonzero(due)]
+        suspected = [
+            candidate(self.ratios, channel, timing, int(rank)) for rank in self._in_turn(due, channel)
+        ]
         over |= channel.raised
         confirmed = [found for found in suspected if is_confirmed(self.ratios, found, over, self._places)]
         if timing != "rest":
@@ -497,15 +504,16 @@ class StragglerDetector:
             confirmed += slow_with(self.ratios, channel, confirmed, machines, [], timing=timing)
         elif timing == "rest":
             confirmed = self._of_machine([found for found in confirmed if self._stalls_alone(found)])
+        over[[found.rank for found in confirmed]] = True
+        if timing == "data":
+            self._load_elsewhere(confirmed)
+            confirmed = [found for found in confirmed if not self._loading.holds(found.rank)]
         for found in confirmed:
             # Another one may have held the job up before already: the pace is that before all of them.
             broken = self._moving.outlasting(channel.raised, self.ratios.settled)
             paces = np.append(channel.job_pace[broken], job_pace_before(self.ratios, found))
             pace = math.nan if found.lasting else float(np.fmin.reduce(paces))
             channel.find(found.rank, size=found.size, job_pace=pace)
-        if timing == "data":
-            self._load_elsewhere(confirmed)
-        over[[found.rank for found in confirmed]] = True
         slow = [slow_rank(self.ratios, channel, found, over) for found in confirmed]
         if timing == "compute":
             for found in confirmed:
@@ -513,6 +521,16 @@ class StragglerDetector:
                 if group is not None and group.may_wait and group.leader < 0:
                     group.leader = self._slowest(group, self.ratios.settled - group.began)
         return slow
+
+    def _in_turn(self, due: Bools, channel: TimingChannel) -> Ints:
+        """Return which of the ranks over the threshold are examined in this step: of very many those with the
+        most evidence, and a part of the others, so that all of them are in a few steps."""
+        ranks = np.flatnonzero(due)
+        if ranks.size <= _EXAMINED:
+            return ranks
+        turns = math.ceil(ranks.size / _EXAMINED)
+        most = np.argsort(-channel.scores()[ranks], kind="stable")[: _EXAMINED // 4]
+        return np.union1d(ranks[most], ranks[ranks % turns == self.ratios.settled % turns])
 
     def _computes_slower(self, found: Candidate) -> bool:
         """Return whether a rank that loads longer has been slower in compute since then, by far more: on a
@@ -561,21 +579,23 @@ class StragglerDetector:
         if not confirmed:
             return
         channel, compute, now = self.channels["data"], self.channels["compute"], self.ratios.settled
+        loads: dict[int, Began] = {}
         slow = as_slow_elsewhere(max(confirmed, key=lambda one: one.size), self.ratios.nodes)
         for one in slow:
             # What loads longer for its part, or on a host that is slow at all, has another reason.
             if not (channel.raised[one.rank] or channel.part[one.rank] or compute.rising[one.rank]):
                 channel.take(one.rank, size=one.size, steps=one.steps, lasting=one.lasting)
                 channel.find(one.rank, size=one.size)
-                self._loads[one.rank] = (0 if one.lasting else now - one.steps, one.steps)
+                loads[one.rank] = (0 if one.lasting else now - one.steps, one.steps)
         for one in confirmed:
-            self._loads[one.rank] = (0 if one.lasting else now - one.steps, one.steps)
+            channel.find(one.rank, size=one.size)
+            loads[one.rank] = (0 if one.lasting else now - one.steps, one.steps)
+        self._follow_loading(loads)
 
-    def _follow_loading(self) -> None:
-        channel, loads = self.channels["data"], self._loads
-        self._loads = {}
+    def _follow_loading(self, found: Mapping[int, Began]) -> None:
+        channel = self.channels["data"]
         # The evidence of those that are left stands: they are examined anew in the next step.
-        channel.raised[self._loading.update(loads, channel.raised, self.ratios.settled)] = False
+        channel.raised[self._loading.update(found, channel.raised, self.ratios.settled)] = False
 
     def _pass_together(self, ranks: Iterable[Candidate], over: Bools) -> list[Candidate]:
         """Return those of a set's ranks whom no other explanation holds for."""

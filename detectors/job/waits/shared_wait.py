@@ -65,7 +65,7 @@ _BURSTS, _STEPS_OF_BURSTS, _BETWEEN = 3, 6, 3
 _MISSED_BURSTS = 2.0
 
 # Slow steps that late data are weighed by. Chosen: which rank is last, and by how much, scatters; and a wait
-# that becomes shorter is told so within half of them.
+# that becomes shorter is reported so within half of them.
 _COST_STEPS = 50
 
 # Chosen: steps from which the median absolute deviation of a wait is known to a fifth.

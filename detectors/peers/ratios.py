@@ -46,7 +46,16 @@ from detectors.peers.places.positions import Positions
 from detectors.peers.places.roles import roles_by_place, roles_from_times
 from detectors.peers.replicas import Replicas
 from detectors.peers.shards import Shards
-from detectors.peers.step_times import Source, StepTimes, busy_between, compared, logs, rest_of, since_last
+from detectors.peers.step_times import (
+    Source,
+    StepTimes,
+    busy_between,
+    compared,
+    logs,
+    rest_of,
+    seconds_of,
+    since_last,
+)
 from detectors.peers.workload import WorkModel, explains, explains_changes, explains_uneven, fit_work
 from detectors.robust import nan_max, nan_median
 from detectors.straggler.config import StragglerConfig
@@ -73,6 +82,10 @@ _SPREAD_STEPS = 50
 
 # Steps, spread over all held, in which replicas are tried. Chosen: they show a spread at a fifth of the cost.
 _TRIAL_STEPS = 50
+
+# Steps that must show another part of a step before that is compared. Chosen: some come without their parts,
+# as those that save.
+_OTHERWISE = 10
 
 SERIES = (
     "v", "x", "role", "data_x", "rest_x", "ts", "step", "compute", "wait", "data", "comm", "rest", "tokens",
@@ -127,6 +140,7 @@ class Ratios:
         self.history = History(config.history, ranks, SERIES, single=_SINGLE)
         self.kind = JobKind("between", float("nan"), float("nan"))
         self.source: Source | None = None
+        self._otherwise = 0
         self.asynchronous = self.common_clock = False
         self.work: WorkModel | None = None
         self.cost: WorkModel | None = None
@@ -177,6 +191,9 @@ class Ratios:
             self.first_number, self.first_ts = t.number, float(np.nanmin(t.ts))
             self.started = float(np.nanmin(t.ts - np.nan_to_num(t.step)))
         source, seconds = compared(t)
+        self._otherwise = 0 if source == self.source else self._otherwise + 1
+        if self.source is not None and self.settled and self._otherwise < _OTHERWISE:
+            source, seconds = self.source, seconds_of(self.source, t)
         changed = self.source not in (None, source)
         if changed:
             self.settled, self._level, self.work, self._by_times = 0, None, None, None

@@ -64,8 +64,15 @@ def compared(t: StepTimes) -> tuple[Source, Floats]:
     # Where no rank reports its waiting, transfers mostly contain it. Where they do not, what they leave is as
     # long on all ranks.
     if np.isfinite(t.comm).sum() >= half:
-        return "outside_transfers", t.step - t.comm - np.nan_to_num(t.data) - np.nan_to_num(t.checkpoint)
+        return "outside_transfers", seconds_of("outside_transfers", t)
     return "step", t.step
+
+
+def seconds_of(source: Source, t: StepTimes) -> Floats:
+    """Return what is compared of a step where it is ``source``, also where few ranks report it, [ranks]."""
+    if source == "outside_transfers":
+        return t.step - t.comm - np.nan_to_num(t.data) - np.nan_to_num(t.checkpoint)
+    return t.compute if source == "compute" else t.step
 
 
 def rest_of(t: StepTimes) -> Floats:

@@ -146,7 +146,6 @@ class StragglerDetector:
         positions: Positions | None = None,
     ) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes, positions)
-        self.channels: dict[Timing, TimingChannel] = {name: TimingChannel(ranks) for name in TIMINGS}
         self.pace_spread = 0.0
         self._least_loading = np.full(ranks, math.inf)
         self._tensor_groups = tensor_groups
@@ -155,18 +154,24 @@ class StragglerDetector:
             shared_work = _unknown_work(self.ratios.nodes.index, alike=roles is not None)
         self._shared_work = shared_work
         self._job_wide = JobWideWatch(self.ratios.config.history)
-        self._network, self._rings = NetworkWatch(), RingsWatch()
-        self._flapping = FlappingTransfers()
-        self._stalls = Stalls(self.ratios.nodes.index)
-        self._moving = MovingSlowness(ranks, shared_work)
         self._excused: list[int] = []
         self._families = families
         self._places = PlaceMates(self.ratios.nodes, families, likely=likely_nodes)
-        self._whole = WholeSets(self.ratios)
         self._batch_groups = batch_groups
-        self._mates = BatchMates(ranks, batch_groups)
-        self._groups = SlowGroups(families)
-        self._loading = LoadingTogether(self.ratios.nodes.index)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin to gather evidence, of which there is none."""
+        ratios = self.ratios
+        self.channels: dict[Timing, TimingChannel] = {name: TimingChannel(ratios.ranks) for name in TIMINGS}
+        self._network, self._rings = NetworkWatch(), RingsWatch()
+        self._flapping = FlappingTransfers()
+        self._stalls = Stalls(ratios.nodes.index)
+        self._moving = MovingSlowness(ratios.ranks, self._shared_work)
+        self._groups = SlowGroups(self._families)
+        self._loading = LoadingTogether(ratios.nodes.index)
+        self._whole = WholeSets(ratios)
+        self._mates = BatchMates(ratios.ranks, self._batch_groups)
 
     @property
     def asynchronous(self) -> bool:
@@ -188,16 +193,12 @@ class StragglerDetector:
         ratios = self.ratios
         self._places.seen[:] = False
         self._mates.recovered = []
+        network_gone = rings_gone = False
         if ratios.observe(times):
-            self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
-            self._network, self._rings = NetworkWatch(), RingsWatch()
-            self._flapping = FlappingTransfers()
-            self._stalls = Stalls(ratios.nodes.index)
-            self._moving = MovingSlowness(ratios.ranks, self._shared_work)
-            self._groups = SlowGroups(self._families)
-            self._loading = LoadingTogether(ratios.nodes.index)
-            self._whole = WholeSets(ratios)
-            self._mates = BatchMates(ratios.ranks, self._batch_groups)
+            network_gone, rings_gone = self._network.shown, self._rings.shown
+            held = self.held()
+            self._begin()
+            self.resume(held)
         if self._families is None and ratios.batches is not None:
             self._families = GroupFamilies.from_batches(ratios.batches)
             self._groups.learn(self._families)
@@ -206,7 +207,7 @@ class StragglerDetector:
         since_start = self._slow_since_start("compute") + self._slow_since_start("data")
         if not ratios.settled:
             self._follow_loading({})
-            return StepResult(slow=since_start)
+            return StepResult(slow=since_start, network_recovered=network_gone, rings_recovered=rings_gone)
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
             if ratios.learn():
                 self.channels["compute"].forget()

@@ -14,6 +14,7 @@ from detectors.straggler.candidate import HALF, LEAST_OWN_PAST, LOOK_BEFORE, Can
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
 
 # Stages of published jobs (``positions``): a position has as many ranks on as few of the machines.
 _STAGES = 16
@@ -23,6 +24,9 @@ MOST = 2 / 3
 
 # Chosen: ranks that make a pattern; two may both be slow.
 POSITION = 3
+
+# Chosen: whole machines that are slow beside a position; one may have been so before.
+_ELSEWHERE = 2
 
 
 def is_shared_by_role(ratios: Ratios, found: Candidate) -> bool:
@@ -86,27 +90,34 @@ def _stands_alone(ratios: Ratios, found: Candidate) -> bool:
 def is_position(ratios: Ratios, rank: int, effect: Floats) -> bool:
     """Return whether every k-th rank became as slow, by ``effect`` [ranks]: without coordinates, a position
     of the layer, such as an expert that is popular (``shards``). Not where the slow ranks are all of one
-    machine or two, among which ranks were dealt out in turn, or of one replica."""
+    machine or two, among which ranks were dealt out in turn, or of one replica, or where machines at other
+    positions became as slow."""
     slow, parts = effect >= HALF * effect[rank], []
     of_replica = ratios.batches is not None and ratios.batches.rule_out_stage(slow)
-    if of_replica or _fills_machines(ratios.nodes, slow):
+    whole = _whole_machines(ratios.nodes, slow)
+    if of_replica or _fills_few(ratios.nodes, slow, whole):
         return False
     for each, stage, label in ratios.positions.partitions:
         same, mates = label == label[rank], stage == stage[rank]
         # Of two groups in a row others than positions make as much, and a slow machine has ranks of each.
         most = np.count_nonzero(slow & same) > HALF * np.count_nonzero(slow & mates)
-        if most and np.count_nonzero(same) >= POSITION * each:
+        elsewhere = np.bincount(ratios.nodes.index, weights=same)[whole] == 0
+        if most and elsewhere.sum() < _ELSEWHERE and np.count_nonzero(same) >= POSITION * each:
             parts.append(label)
     # Ranks that are never read, as those that generate while others train, tell of no position.
     return Shards(tuple(parts), ratios.nodes.index).explain(effect, rank, np.isfinite(effect))
 
 
-def _fills_machines(nodes: PeerGroups, slow: Bools) -> bool:
-    """Return whether most of the ``slow`` ranks [ranks] are most of one machine or two."""
+def _whole_machines(nodes: PeerGroups, slow: Bools) -> Ints:
+    """Return the machines most of whose ranks are ``slow`` [ranks]."""
     on = np.bincount(nodes.index, weights=slow)
-    whole = (on >= MOST_OF_MACHINE * nodes.sizes) & (nodes.sizes >= 2)
-    few = 0 < int(whole.sum()) < POSITION
-    return few and bool(on[whole].sum() >= MOST_OF_MACHINE * on.sum())
+    return np.flatnonzero((on >= MOST_OF_MACHINE * nodes.sizes) & (nodes.sizes >= 2))
+
+
+def _fills_few(nodes: PeerGroups, slow: Bools, machines: Ints) -> bool:
+    """Return whether most of the ``slow`` ranks [ranks] are on one or two ``machines``."""
+    few = 0 < machines.size < POSITION
+    return few and bool(slow[np.isin(nodes.index, machines)].sum() >= MOST_OF_MACHINE * slow.sum())
 
 
 def rose_with_its_place(ratios: Ratios, found: Candidate, places: PlaceMates) -> bool:

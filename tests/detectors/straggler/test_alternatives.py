@@ -105,6 +105,23 @@ def test_every_kth_rank_at_once_is_a_position_without_coordinates(slow, expected
 
 
 @pytest.mark.parametrize(
+    ("machines", "expected"),
+    [
+        ({1, 5, 9, 13}, set()),
+        ({1, 5, 9, 13, 14}, {14}),
+        ({1, 4, 5, 9, 11}, {1, 4, 5, 9, 11}),
+        ({0, 4, 8, 10, 11, 12, 15}, {0, 4, 8, 10, 11, 12, 15}),
+    ],
+    ids=len,
+)
+def test_machines_at_other_places_show_that_every_fourth_one_is_no_position(machines, expected):
+    """Of seven machines out of sixteen four may well be every fourth one."""
+    compute = np.exp(0.01 * np.random.default_rng(4).normal(size=(200, 64)))
+    compute[120:, np.isin(np.arange(64) // 4, sorted(machines))] *= 1.12
+    assert {rank // 4 for rank in named(compute, roles=False, per_node=4)} == expected
+
+
+@pytest.mark.parametrize(
     ("slow", "expected"),
     [
         ([3], {3}),

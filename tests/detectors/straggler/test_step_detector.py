@@ -516,3 +516,21 @@ def test_ranks_are_compared_from_when_they_tell_what_they_compute():
             times = replace(times, compute=np.full(RANKS, np.nan))
         found |= {slow.rank for slow in detector.update(times).slow}
     assert found == {5}
+
+
+@pytest.mark.parametrize("without", [range(150, 151), range(150, 160), range(150, 180)], ids=len)
+def test_a_slow_rank_is_followed_beyond_steps_that_come_without_their_parts(without):
+    """What was concluded holds until the rank is seen to be well, which may be while nobody tells."""
+    rng, found, ended, ts = np.random.default_rng(10), [], [], 0.0
+    detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp))
+    for step in range(300):
+        work = np.exp(0.008 * rng.normal(size=RANKS))
+        work[5] *= 1.2 if 100 <= step < 155 else 1.0
+        ts += work.max()
+        times = of_compute(step, ts, work)
+        if step in without:
+            times = replace(times, compute=np.full(RANKS, np.nan))
+        result = detector.update(times)
+        found += [slow.rank for slow in result.slow]
+        ended += [rank for timing, rank in result.recovered if timing == "compute"]
+    assert (found, ended) == ([5], [5])

@@ -455,7 +455,39 @@ class StragglerDetector:
         self.pace_spread = self.ratios.lasting_spread() * (1.0 + 2.0 / math.sqrt(self.ratios.ranks))
 
     def _judge(self, timing: Timing) -> list[SlowRank]:
-        channel, history = self.channels[timing], self.ratios.history
+        """Weigh the last step and return who is newly found slow in ``timing``."""
+        channel = self.channels[timing]
+        change, lasting = self._latest(timing)
+        if not (np.isfinite(change) | np.isfinite(lasting)).any():
+            return []
+        # Next to nothing most of the time, on all ranks.
+        if timing != "compute" and channel.is_idle(change, lasting):
+            return []
+        self._weigh(timing, change, lasting)
+        # Only ranks newly over the threshold are examined; those found before count beside them.
+        due = over = (channel.scores() >= 1.0) & ~channel.raised
+        if timing == "compute":
+            self._suspect(over)
+            due = over & self._moving.due(self.ratios.settled)
+        suspected = [
+            candidate(self.ratios, channel, timing, int(rank)) for rank in self._in_turn(due, channel)
+        ]
+        over = over | channel.raised
+        passed = [found for found in suspected if is_confirmed(self.ratios, found, over, self._places)]
+        confirmed = self._confirm(timing, passed, over)
+        over[[found.rank for found in confirmed]] = True
+        if timing == "data":
+            self._load_elsewhere(confirmed)
+            confirmed = [found for found in confirmed if not self._loading.holds(found.rank)]
+        self._find(channel, confirmed)
+        slow = [slow_rank(self.ratios, channel, found, over) for found in confirmed]
+        if timing == "compute":
+            self._gather(confirmed)
+        return slow
+
+    def _latest(self, timing: Timing) -> tuple[Floats, Floats]:
+        """Return the ratios of the last step in which a change shows, and those in which what lasts does."""
+        history = self.ratios.history
         change = history.last(series_of(timing), 1)[0]
         lasting = history.last(series_of(timing, lasting=True), 1)[0]
         if timing == "rest":
@@ -466,62 +498,53 @@ class StragglerDetector:
             lasting = lasting.copy()
             for mine, _ in self.ratios.most_of_job:
                 lasting[mine] = np.nan
-        if not (np.isfinite(change) | np.isfinite(lasting)).any():
-            return []
-        # Next to nothing most of the time, on all ranks.
-        if timing != "compute" and channel.is_idle(change, lasting):
-            return []
-        self._weigh(timing, change, lasting)
-        # Only ranks newly over the threshold are examined; those found before count beside them.
-        over = (channel.scores() >= 1.0) & ~channel.raised
-        if timing == "compute":
-            # What always was so is no machine's change: a stage may fill a node.
-            suspects = channel.raised | (over & channel.changed) | self.ratios.slowed_majority()
-            moved = self.ratios.leave_out(suspects)
-            if moved is not None:
-                channel.move(moved)
-                self._learn_spread()
-            self._whole.keep_apart(self.ratios, channel, channel.raised)
-        due = over & self._moving.due(self.ratios.settled) if timing == "compute" else over
-        suspected = [
-            candidate(self.ratios, channel, timing, int(rank)) for rank in self._in_turn(due, channel)
-        ]
-        over |= channel.raised
-        confirmed = [found for found in suspected if is_confirmed(self.ratios, found, over, self._places)]
-        if timing != "rest":
-            confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
-        if timing == "compute":
-            self._moving.update(self.ratios, channel)
-            confirmed = [found for found in confirmed if not may_pass(self.ratios, found)]
-            confirmed = self._moving.unexplained(self.ratios, confirmed)
-            confirmed += self._whole.found(
-                self.ratios, channel, confirmed, self._last_together, smallest_lasting=self._lasting_effects()
-            )
-            confirmed += self._mates.found(self.ratios, channel, confirmed, self._pass_together)
-            confirmed += slow_with(self.ratios, channel, confirmed, self._together, self._moving.visited)
-        elif timing == "data":
-            confirmed = [found for found in confirmed if not self._computes_slower(found)]
-            machines = [kind for kind in self._together if not kind.wait]
-            confirmed += slow_with(self.ratios, channel, confirmed, machines, [], timing=timing)
-        elif timing == "rest":
-            confirmed = self._of_machine([found for found in confirmed if self._stalls_alone(found)])
-        over[[found.rank for found in confirmed]] = True
+        return change, lasting
+
+    def _suspect(self, over: Bools) -> None:
+        """Compare with no machine of ranks that are slow, or ``over`` the threshold by a change."""
+        channel = self.channels["compute"]
+        # What always was so is no machine's change: a stage may fill a node.
+        suspects = channel.raised | (over & channel.changed) | self.ratios.slowed_majority()
+        moved = self.ratios.leave_out(suspects)
+        if moved is not None:
+            channel.move(moved)
+            self._learn_spread()
+        self._whole.keep_apart(self.ratios, channel, channel.raised)
+
+    def _confirm(self, timing: Timing, passed: list[Candidate], over: Bools) -> list[Candidate]:
+        """Return those of the candidates that ``passed`` who are slow in ``timing`` by themselves, and who is
+        so with them."""
+        ratios, channel = self.ratios, self.channels[timing]
+        if timing == "rest":
+            return self._of_machine([found for found in passed if self._stalls_alone(found)])
+        large = [found for found in passed if matters(ratios, found, over)]
         if timing == "data":
-            self._load_elsewhere(confirmed)
-            confirmed = [found for found in confirmed if not self._loading.holds(found.rank)]
+            confirmed = [found for found in large if not self._computes_slower(found)]
+            machines = [kind for kind in self._together if not kind.wait]
+            return confirmed + slow_with(ratios, channel, confirmed, machines, [], timing=timing)
+        self._moving.update(ratios, channel)
+        confirmed = self._moving.unexplained(ratios, [f for f in large if not may_pass(ratios, f)])
+        confirmed += self._whole.found(
+            ratios, channel, confirmed, self._last_together, smallest_lasting=self._lasting_effects()
+        )
+        confirmed += self._mates.found(ratios, channel, confirmed, self._pass_together)
+        return confirmed + slow_with(ratios, channel, confirmed, self._together, self._moving.visited)
+
+    def _find(self, channel: TimingChannel, confirmed: Iterable[Candidate]) -> None:
+        """Take the ``confirmed`` as slow."""
         for found in confirmed:
             # Another one may have held the job up before already: the pace is that before all of them.
             broken = self._moving.outlasting(channel.raised, self.ratios.settled)
             paces = np.append(channel.job_pace[broken], job_pace_before(self.ratios, found))
             pace = math.nan if found.lasting else float(np.fmin.reduce(paces))
             channel.find(found.rank, size=found.size, job_pace=pace)
-        slow = [slow_rank(self.ratios, channel, found, over) for found in confirmed]
-        if timing == "compute":
-            for found in confirmed:
-                group = self._groups.take(found, self.ratios.settled)
-                if group is not None and group.may_wait and group.leader < 0:
-                    group.leader = self._slowest(group, self.ratios.settled - group.began)
-        return slow
+
+    def _gather(self, confirmed: Iterable[Candidate]) -> None:
+        """Take the ``confirmed`` into the groups that become slow as one."""
+        for found in confirmed:
+            group = self._groups.take(found, self.ratios.settled)
+            if group is not None and group.may_wait and group.leader < 0:
+                group.leader = self._slowest(group, self.ratios.settled - group.began)
 
     def _in_turn(self, due: Bools, channel: TimingChannel) -> Ints:
         """Return which of the ranks over the threshold are examined in this step: of very many those with the

@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import aiosmtplib
 import msgspec
@@ -18,7 +18,7 @@ from api.delivery.recipients import Recipients
 from api.delivery.retry import Answer
 from api.security.ssrf import Refused
 from slowrank.settings import WEBHOOK_ATTEMPT_SECONDS
-from store.findings.attempt_errors import REFUSED
+from store.findings.attempt_errors import NOT_SENT, REFUSED
 
 log = logging.getLogger(__name__)
 
@@ -54,27 +54,26 @@ class MailClient:
         The status of an answer is the server's 250 where it took the mail, else None: every failure is
         tried again.
         """
-        started = time.monotonic()
+        started, smtp = time.monotonic(), self._connection()
         try:
             mail = msgspec.json.decode(body, type=Mail)
             recipient = self.recipients.checked(url)
             data = data_of(message_of(mail, sender=self.server.sender, recipient=recipient))
-            accepted = await self._hand_over(recipient, data)
+            accepted = await self._hand_over(smtp, recipient, data)
         except Refused as refusal:
             log.warning("a mail was refused: %s", refusal.why)
             answer = Answer(error=f"{REFUSED}: {refusal}")
-        except TimeoutError:
-            answer = Answer(error=f"timeout: the mail server did not take it within {self.total_seconds:g} s")
         except (aiosmtplib.SMTPException, OSError, ValueError) as error:
-            answer = Answer(error=_described(error))
+            failure = self._described(error)
+            answer = Answer(error=failure if smtp.has_begun else f"{NOT_SENT}: {failure}")
         else:
             thread = msgspec.json.encode(thread_after(mail, self.server.sender)).decode()
             answer = Answer(status=250, excerpt=_printable(accepted), receipt=thread)
         return replace(answer, seconds=round(time.monotonic() - started, 3))
 
-    async def _hand_over(self, recipient: str, data: bytes) -> str:
+    def _connection(self) -> "_Connection":
         server = self.server
-        smtp = aiosmtplib.SMTP(
+        return _Connection(
             hostname=server.host,
             port=server.port,
             # Without it the library asks the name service, and waits for that.
@@ -85,7 +84,9 @@ class MailClient:
             start_tls=server.security == "starttls",
             tls_context=None if server.security == "none" else self.tls,
         )
-        transport = None
+
+    async def _hand_over(self, smtp: "_Connection", recipient: str, data: bytes) -> str:
+        server, transport = self.server, None
         try:
             async with asyncio.timeout(self.total_seconds):
                 await smtp.connect()
@@ -102,13 +103,25 @@ class MailClient:
                 transport.abort()
         return accepted
 
+    def _described(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            return f"timeout: the mail server did not take it within {self.total_seconds:g} s"
+        if isinstance(error, aiosmtplib.SMTPRecipientsRefused) and error.recipients:
+            error = error.recipients[0]
+        if isinstance(error, aiosmtplib.SMTPResponseException):
+            return f"SMTP {error.code}: {_printable(error.message)}"
+        return f"{type(error).__name__}: {_printable(str(error))}"
 
-def _described(error: Exception) -> str:
-    if isinstance(error, aiosmtplib.SMTPRecipientsRefused) and error.recipients:
-        error = error.recipients[0]
-    if isinstance(error, aiosmtplib.SMTPResponseException):
-        return f"SMTP {error.code}: {_printable(error.message)}"
-    return f"{type(error).__name__}: {_printable(str(error))}"
+
+class _Connection(aiosmtplib.SMTP):
+    """A connection that remembers whether it has begun to send a mail: before that a server has got nothing
+    of it but who sends it to whom."""
+
+    has_begun = False
+
+    async def data(self, message: str | bytes, /, **options: Any) -> aiosmtplib.SMTPResponse:
+        self.has_begun = True
+        return await super().data(message, **options)
 
 
 def _printable(text: str) -> str:

@@ -17,6 +17,7 @@ from typing import IO, Any, Literal
 
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.names import FIELDS, METRICS, likely
+from slowrank.telemetry.rows import formats
 from slowrank.telemetry.rows.json_lines import NOT_JSON, decode_line
 
 # Chosen: bounds memory, as a line is held as a whole.
@@ -82,7 +83,7 @@ def kind_of(row: Mapping[str, Any]) -> Kind:
 def _ndjson(path: Path) -> Iterator[Line]:
     with _opened(path) as stream:
         try:
-            is_array = _ARRAY.match(stream.peek(_HEAD_BYTES))
+            is_array = formats.is_array(stream.peek(_HEAD_BYTES))
         except _BREAKS_OFF as error:
             yield 1, _broken_off(error)
             return
@@ -103,8 +104,6 @@ def _ndjson(path: Path) -> Iterator[Line]:
             yield number, row if isinstance(row, dict) else BadRecord("undecodable", _NO_OBJECT)
 
 
-# Not of a log, whose lines may begin with a time in brackets.
-_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")
 _NO_OBJECT = "not a JSON object"
 
 
@@ -129,8 +128,8 @@ def _csv(path: Path) -> Iterator[Line]:
     separator = ","
     with _opened(path) as stream:
         for number, line in _lines(stream):
-            if header is None:
-                separator = "\t" if isinstance(line, bytes) and b"\t" in line and b"," not in line else ","
+            if header is None and isinstance(line, bytes):
+                separator = formats.separator(line)
             cells = line if isinstance(line, BadRecord) else _cells(line, separator)
             if header is None:
                 if isinstance(cells, BadRecord):

@@ -1,4 +1,4 @@
-"""Tells the format of telemetry rows by their first bytes, where no name of a file does."""
+"""Tells the format of telemetry rows by their first bytes."""
 
 import codecs
 
@@ -13,12 +13,17 @@ def is_csv(rows: bytes) -> bool:
     (True, False)
     """
     head = rows[:_HEADER_BYTES].removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")[0]
-    separator = b"\t" if b"\t" in head and b"," not in head else b","
-    return b"ts" in {name.strip().strip(b'"') for name in head.split(separator)}
+    return b"ts" in {name.strip().strip(b'"') for name in head.split(separator(head).encode())}
+
+
+def separator(header: bytes) -> str:
+    """Return what separates the columns of a table: commas, or tabs in a header with no comma."""
+    return "\t" if b"\t" in header and b"," not in header else ","
 
 
 def is_array(rows: bytes) -> bool:
-    """Return whether rows begin as one JSON array of objects.
+    """Return whether rows begin as one JSON array of objects, not of a log whose lines begin with a time in
+    brackets.
 
     >>> is_array(b' [ {"ts": 1}]'), is_array(b"[1]")
     (True, False)

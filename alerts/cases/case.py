@@ -14,6 +14,7 @@ from alerts.finding import Status, dedup_key
 from alerts.kind import Kind
 from alerts.kinds import IDLE, kind_of
 from slowrank.telemetry import HangVote, Subject, Suspicion
+from slowrank.telemetry.records import LONG_STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,3 +154,8 @@ def slowed_part(s: Suspicion) -> str:
     if likeliest.partition(".")[0] == "imbalance":
         return ""
     return "transfers" if kind_of(likeliest).transfers == "slow" else "waits"
+
+
+def in_single_steps(s: Suspicion) -> bool:
+    """Return whether what is slow is so in single steps, again and again."""
+    return any(e.metric.endswith(LONG_STEPS) for e in s.evidence)

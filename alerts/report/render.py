@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from alerts.cases import likely_node, tensor_group
-from alerts.cases.case import Case
+from alerts.cases.case import Case, in_single_steps
 from alerts.cases.explaining import explaining_key, supporting
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
@@ -42,9 +42,6 @@ _ONE_OF_THEM = {
 # The probability from which one rank is said not to have arrived: what a detector gives the only one that
 # is behind (``detectors.job.waits.arrivals``), and shares among several, rounded to four digits.
 _SURELY, _ROUNDING = 0.9, 0.5e-4
-
-# Ends the metric that counts the single steps in which transfers are slow.
-LONG_STEPS = ".long_steps"
 
 MACHINES = ("gpu", "node", "rank", "group", "nic", "link")
 
@@ -227,7 +224,7 @@ def _title(brief: _Brief) -> str:
         by_nodes=hang.only_by_nodes(brief.own),
         model=model_of(brief.own),
         nodes=nodes_of(brief.own),
-        single_steps=any(e.metric.endswith(LONG_STEPS) for s in brief.own for e in s.evidence),
+        single_steps=any(map(in_single_steps, brief.own)),
     )
 
 

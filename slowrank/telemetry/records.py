@@ -157,6 +157,10 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank_of_subject: int | None = None
 
 
+# Ends the metric of the evidence that counts the single steps in which transfers are slow.
+LONG_STEPS = ".long_steps"
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One measured value with the baseline or the peers that it is compared with."""
 

@@ -7,11 +7,10 @@ again and again. Where machines are named for their long transfers, it is one of
 
 from collections.abc import Iterable, Set
 
-from alerts.cases.case import Case
+from alerts.cases.case import Case, in_single_steps
 from alerts.config import FindingConfig
 from alerts.reasoning.fusion import confidence
 from alerts.reasoning.sustained import worth_a_page
-from alerts.report.render import LONG_STEPS
 from alerts.report.severity import severity
 from alerts.stated_severity import isolated
 from slowrank.telemetry.records import Severity
@@ -68,6 +67,6 @@ def _repeats(case: Case) -> bool:
 def _slow_again_and_again(job: Case, port: Case, window: float) -> bool:
     """Return whether transfers are slow in single steps, and the port went down as that began: which of the
     steps was the first is not well known, and the port may have gone down again since."""
-    single = [s for s in job.suspicions() if any(e.metric.endswith(LONG_STEPS) for e in s.evidence)]
     down = (port.first_onset, port.since)
+    single = filter(in_single_steps, job.suspicions())
     return any(s.onset_lo - window <= at <= s.onset_hi + window for s in single for at in down)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from detectors.job.waits.flapping import Flapping
 from slowrank.telemetry import Evidence, Suspicion
+from slowrank.telemetry.records import LONG_STEPS
 from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore
 from streams.job.rows.step_aligner import Step
@@ -58,7 +59,7 @@ def _suspicion(view: JobView, found: Flapping, at: float) -> Suspicion:
                 value=round(found.seconds, 6),
                 note=f"{often}, {found.ratio:.1f}x as long: no rank does more meanwhile",
             ),
-            Evidence(metric=f"{metric}.long_steps", unit="steps", detector=STEPS, value=float(found.count)),
+            Evidence(metric=metric + LONG_STEPS, unit="steps", detector=STEPS, value=float(found.count)),
         ),
         note=f"{what} takes {found.ratio:.1f}x as long {often}; compute is as before",
     )

@@ -50,15 +50,25 @@ def log_of(pool, webhook):
     return {kinds[line.id]: (line.state, line.superseded_by and kinds[line.superseded_by]) for line in lines}
 
 
-def test_a_failed_delivery_is_not_sent_after_a_newer_state(
-    pool, start_receiver, add_webhook, save, notifier, clock
-):
+@pytest.fixture
+def opened(start_receiver, add_webhook, save, notifier):
+    """Open a finding and try to deliver it once, to a receiver that answers with these statuses: return the
+    receiver, its endpoint and the notifier."""
+
+    def start(*statuses):
+        receiver = start_receiver(answers=[(status, {}, b"") for status in statuses])
+        webhook, _ = add_webhook(receiver.url)
+        made = notifier(receiver)
+        save(30)
+        drain(made)
+        return receiver, webhook, made
+
+    return start
+
+
+def test_a_failed_delivery_is_not_sent_after_a_newer_state(pool, opened, save, clock):
     """Opened fails; what comes next is sent instead, and opened never again; the log records it."""
-    receiver = start_receiver(answers=[(500, {}, b"")] * 2 + [(200, {}, b"")])
-    webhook, _ = add_webhook(receiver.url)
-    made = notifier(receiver)
-    save(30)
-    drain(made)
+    receiver, webhook, made = opened(500, 500, 200)
     save(40, severity="critical")
     drain(made)
     assert types(receiver) == ["opened", "escalated"]
@@ -74,17 +84,12 @@ def test_a_failed_delivery_is_not_sent_after_a_newer_state(
 
 
 @pytest.mark.parametrize("tried", [1, 3])
-def test_the_end_of_what_an_endpoint_never_got_is_not_sent(
-    pool, start_receiver, add_webhook, save, notifier, clock, tried
-):
+def test_the_end_of_what_an_endpoint_never_got_is_not_sent(pool, opened, save, clock, tried):
     """Nobody there has heard of the finding; its next relapse is sent, and the end of that."""
-    receiver = start_receiver(answers=[(404, {}, b"")] * tried + [(200, {}, b"")])
-    webhook, _ = add_webhook(receiver.url)
-    made = notifier(receiver)
-    save(30)
-    for _ in range(tried):
-        drain(made)
+    receiver, webhook, made = opened(*[404] * tried, 200)
+    for _ in range(tried - 1):
         clock.ahead += timedelta(seconds=60)
+        drain(made)
     save(40, status="resolved")
     assert drain(made) == 0
     assert types(receiver) == ["opened"] * tried
@@ -96,13 +101,9 @@ def test_the_end_of_what_an_endpoint_never_got_is_not_sent(
     assert types(receiver)[tried:] == ["reopened", "resolved"]
 
 
-def test_an_end_is_sent_where_an_earlier_one_did_not_arrive(start_receiver, add_webhook, save, notifier):
+def test_an_end_is_sent_where_an_earlier_one_did_not_arrive(opened, save):
     """What was opened there is still open: that its relapse did not arrive either changes nothing."""
-    receiver = start_receiver(answers=[(200, {}, b""), (404, {}, b""), (404, {}, b""), (200, {}, b"")])
-    add_webhook(receiver.url)
-    made = notifier(receiver)
-    save(30)
-    drain(made)
+    receiver, _, made = opened(200, 404, 404, 200)
     save(40, status="resolved")
     drain(made)
     save(90, status="open", resolved_at=None, occurrences=2)
@@ -127,15 +128,9 @@ def test_the_end_of_what_found_no_receiver_is_not_sent(pool, add_webhook, save, 
 
 
 @pytest.mark.parametrize("status", [429, 503, 504])
-def test_an_end_is_sent_where_the_beginning_may_have_arrived(
-    start_receiver, add_webhook, save, notifier, status
-):
+def test_an_end_is_sent_where_the_beginning_may_have_arrived(opened, save, status):
     """An answer of a gateway does not tell what became of it."""
-    receiver = start_receiver(answers=[(status, {}, b""), (200, {}, b"")])
-    add_webhook(receiver.url)
-    made = notifier(receiver)
-    save(30)
-    drain(made)
+    receiver, _, made = opened(status, 200)
     save(40, status="resolved")
     drain(made)
     assert types(receiver) == ["opened", "resolved"]
@@ -173,13 +168,9 @@ def test_what_was_never_tried_is_superseded_too(pool, receiver, add_webhook, sav
     }
 
 
-def test_two_findings_do_not_wait_for_each_other(start_receiver, add_webhook, save, save_finding, notifier):
+def test_two_findings_do_not_wait_for_each_other(opened, save_finding):
     """One finding's failed delivery is tried again though another finding has newer states."""
-    receiver = start_receiver(answers=[(500, {}, b""), (200, {}, b"")])
-    add_webhook(receiver.url)
-    made = notifier(receiver)
-    save(30)
-    drain(made)
+    receiver, _, made = opened(500, 200)
     save_finding(node="other")
     drain(made)
     assert types(receiver) == ["opened", "opened"]
@@ -245,12 +236,9 @@ def test_a_lease_that_ran_out_before_the_request_is_not_used(receiver, add_webho
     assert types(receiver) == ["opened"]
 
 
-def test_sending_an_old_delivery_again_sends_the_newest_state(client, receiver, add_webhook, save, notifier):
+def test_sending_an_old_delivery_again_sends_the_newest_state(client, opened, save):
     """Asked for opened once more, after resolved was taken: the receiver gets resolved again."""
-    webhook, _ = add_webhook(receiver.url)
-    made = notifier(receiver)
-    save(30)
-    drain(made)
+    receiver, webhook, made = opened(200)
     save(40, status="resolved")
     drain(made)
     items = client.get(f"/api/v1/webhooks/{webhook.id}/deliveries").json()["items"]
@@ -405,12 +393,9 @@ def silence_all(client):
     return start
 
 
-def test_an_end_during_a_silence_is_sent_after_it(receiver, add_webhook, save, notifier, clock, silence_all):
+def test_an_end_during_a_silence_is_sent_after_it(opened, save, clock, silence_all):
     """Otherwise what rang before the silence would fire for ever at the receiver."""
-    add_webhook(receiver.url)
-    made = notifier(receiver)
-    save(30)
-    drain(made)
+    receiver, _, made = opened(200)
     silence_all()
     save(40, status="resolved")
     assert drain(made) == 0
@@ -419,15 +404,10 @@ def test_an_end_during_a_silence_is_sent_after_it(receiver, add_webhook, save, n
     assert types(receiver) == ["opened", "resolved"]
 
 
-def test_what_began_and_ended_during_a_silence_is_not_sent(
-    receiver, add_webhook, save, notifier, clock, silence_all
-):
+def test_what_began_and_ended_during_a_silence_is_not_sent(opened, save, clock, silence_all):
     """Also where the endpoint was sent an earlier occurrence."""
-    add_webhook(receiver.url)
-    made = notifier(receiver)
-    save(10)
-    drain(made)
-    save(20, status="resolved")
+    receiver, _, made = opened(200)
+    save(40, status="resolved")
     drain(made)
     silence_all()
     save(90, status="open", resolved_at=None, occurrences=2)

@@ -472,7 +472,7 @@ KINDS: dict[str, Kind] = {
         ),
     ),
     "congestion": Kind(
-        title="{place} transfers {ratio} slower {since}; no machine stands out",
+        title="{place} transfers {ratio} slower than before{again}; no machine stands out",
         severity="info",
         action="CHECK_NETWORK",
         text="Look at the switches and links between the nodes of the job: all of its ranks transfer slower.",

@@ -52,8 +52,7 @@ def title(
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
         peers="it was" if own_past else _count(peers, peer),
         missing=_missing(awaited, by_nodes=by_nodes),
-        since="again and again" if single_steps else "than before",
-        again=f" {stops} times" if stops > 1 else "",
+        again=", again and again" if single_steps else f" {stops} times" if stops > 1 else "",
     )
     text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")
     return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"

@@ -343,4 +343,4 @@ def test_title_of_a_job_without_a_slow_machine(coords, hypothesis, expected):
 def test_title_of_a_job_whose_transfers_are_long_in_single_steps():
     job = Subject(type="job", cluster="c", job_id="j")
     told = title("straggler.job_wide", job, ratio=4.0, hypothesis="congestion", single_steps=True)
-    assert told == "Job j transfers 4.00x slower again and again; no machine stands out"
+    assert told == "Job j transfers 4.00x slower than before, again and again; no machine stands out"

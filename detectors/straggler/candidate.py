@@ -103,10 +103,10 @@ def deviations(
     ratios: Ratios, channel: TimingChannel, timing: Timing, steps: int, *, lasting: bool = False
 ) -> Floats:
     """Return the ratios of the last steps less what is usual, [<= steps, ranks]; ``lasting``: as they are,
-    beside those of ranks whose part it is to take longer."""
+    beside those of ranks that are exempted."""
     usual = np.zeros(ratios.ranks) if channel.noise is None else channel.noise.center
     if lasting:
-        usual = np.where(channel.part, usual, 0.0)
+        usual = np.where(channel.exempted, usual, 0.0)
     return ratios.history.last(series_of(timing, lasting=lasting), steps) - usual
 
 

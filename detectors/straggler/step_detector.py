@@ -444,11 +444,11 @@ class StragglerDetector:
         apart = scatter(usual) * (1.0 + 2.0 / math.sqrt(ratios.ranks))
         least = max(_LASTING_EFFECT, UNLIKE_PEERS * apart)
         self._least_loading = np.full(ratios.ranks, least)
-        part = np.zeros(ratios.ranks, dtype=np.bool_)
-        for rank in np.flatnonzero((usual >= least / 2) & ~channel.part).tolist():
-            part[rank] = loads_for_others(ratios, rank, usual, self._places)
-        channel.take_parts(part)
-        return PeerGroups.of(channel.part.astype(np.intp))
+        for_others = np.zeros(ratios.ranks, dtype=np.bool_)
+        for rank in np.flatnonzero((usual >= least / 2) & ~channel.exempted).tolist():
+            for_others[rank] = loads_for_others(ratios, rank, usual, self._places)
+        channel.exempt(for_others)
+        return PeerGroups.of(channel.exempted.astype(np.intp))
 
     def _learn_spread(self) -> None:
         # A spread seen on few ranks may be far too small: by twice its standard error.
@@ -606,8 +606,8 @@ class StragglerDetector:
         loads: dict[int, Began] = {}
         slow = as_slow_elsewhere(max(confirmed, key=lambda one: one.size), self.ratios.nodes)
         for one in slow:
-            # What loads longer for its part, or on a host that is slow at all, has another reason.
-            if not (channel.raised[one.rank] or channel.part[one.rank] or compute.rising[one.rank]):
+            # What loads for others too, or on a host that is slow at all, has another reason.
+            if not (channel.raised[one.rank] or channel.exempted[one.rank] or compute.rising[one.rank]):
                 channel.take(one.rank, size=one.size, steps=one.steps, lasting=one.lasting)
                 channel.find(one.rank, size=one.size)
                 loads[one.rank] = (0 if one.lasting else now - one.steps, one.steps)

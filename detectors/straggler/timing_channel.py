@@ -118,8 +118,8 @@ class TimingChannel:
 
     ``raised`` ranks are slow, ``believed`` ones without a second kind of evidence; ``size`` is how
     slow they were when raised, ``job_pace`` what a step took per second of the peers' work before that (NaN:
-    not known). ``part`` marks the ranks that take longer than their peers from the start because it is their
-    part: only a change of theirs is slowness.
+    not known). ``exempted`` are the ranks that take longer than their peers from the start because they work
+    for others too: only a change of theirs is slowness.
     """
 
     def __init__(self, ranks: int, config: CusumConfig | None = None) -> None:
@@ -137,7 +137,7 @@ class TimingChannel:
         self.noise: Noise | None = None
         self._besides = Noise(np.zeros(ranks), np.zeros(ranks), 0)
         self.raised: Bools = np.zeros(ranks, dtype=bool)
-        self.part: Bools = np.zeros(ranks, dtype=bool)
+        self.exempted: Bools = np.zeros(ranks, dtype=bool)
         self.believed: Bools = np.zeros(ranks, dtype=bool)
         self._quiet = np.zeros(ranks, dtype=np.int64)
         self.size = np.zeros(ranks)
@@ -153,10 +153,10 @@ class TimingChannel:
         bank = self.lasting if lasting else self.change
         bank.take(rank, size=size, steps=steps)
 
-    def take_parts(self, part: Bools) -> None:
-        """Take that it is the ``part`` of more ranks [ranks] to take longer, but of none that changes now."""
-        self.part |= part & ~self.rising
-        self.lasting.drop(self.part)
+    def exempt(self, more: Bools) -> None:
+        """Take that ``more`` ranks [ranks] take longer for good, but none that changes now."""
+        self.exempted |= more & ~self.rising
+        self.lasting.drop(self.exempted)
 
     def forget(self) -> None:
         """Drop baselines and the evidence of ranks that are not slow: they are compared with others now."""
@@ -263,7 +263,7 @@ class TimingChannel:
 
     def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats) -> None:
         """Take one step of ratios as they are as evidence of a rank that always was slow."""
-        ratio = np.where(self.part, np.nan, ratio)
+        ratio = np.where(self.exempted, np.nan, ratio)
         ceiling = self._ceiling(ratio, sigma, self._off_lasting)
         self.lasting.update(ratio, sigma=sigma, smallest=smallest, ceiling=ceiling)
         self._off_lasting.update(ratio > _OFF_SIGMAS * sigma, read=np.isfinite(ratio), slow=self.raised)

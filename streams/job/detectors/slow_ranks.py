@@ -33,6 +33,9 @@ INTERMITTENT = Aspect("intermittent", ends_with="rank", outlast_job=True, cost="
 STALLING = Aspect("stalling", ends_with="rank", outlast_job=True, cost="even")
 COMPUTE = _OF_TIMING["compute"]
 
+# What a rank is slow in, by the aspect of its suspicion.
+_TIMINGS: dict[Aspect, Timing] = {aspect: timing for timing, aspect in _OF_TIMING.items()} | {PART: "compute"}
+
 # Log-odds, chosen: evidence that suffices alone opens a finding by itself (``WEIGHT_SLOW``); a suspicion, or
 # slowness where work varies or peers are few, needs a second kind of evidence beside it. The offline
 # segmentation adds or takes away its share. Uneven work that nothing explains is the other hypothesis.
@@ -71,14 +74,14 @@ class SlowRanks(OfCore):
                 standing[COMPUTE, view.roster[i]] = _excused(last, at)
         for key, last in view.standing(*self.aspects).items():
             # The core reports who becomes slow and who recovers: whoever is neither has stayed slow.
-            part = view.core.is_part(_timing(key[0]), view.roster.index(key[1]))
+            part = view.core.is_part(_TIMINGS[key[0]], view.roster.index(key[1]))
             if key not in standing and key not in recovered and not part:
                 standing[key] = self._updated(view, key, last, at)
         return standing
 
     def _updated(self, view: JobView, key: Key, last: Suspicion, at: float) -> Suspicion:
         """Return the open suspicion, with new figures when they are due or suffice alone at last."""
-        timing, index = _timing(key[0]), view.roster.index(key[1])
+        timing, index = _TIMINGS[key[0]], view.roster.index(key[1])
         escalates = not last.overwhelming and view.core.is_alone(timing, index)
         if not (escalates or view.open.is_due(key, at)):
             return last
@@ -113,15 +116,9 @@ class IntermittentRanks(OfCore):
 
 def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[HeldSlow]:
     """Yield the slow ranks among the ``keys`` of open suspicions, by their places in the roster."""
-    of_timing = {PART: COMPUTE}
     for aspect, rank in keys:
-        aspect = of_timing.get(aspect, aspect)
-        if aspect in _OF_TIMING.values() and rank in roster:
-            yield HeldSlow(_timing(aspect), roster.index(rank))
-
-
-def _timing(aspect: Aspect) -> Timing:
-    return next(timing for timing, known in _OF_TIMING.items() if known == aspect)
+        if aspect in _TIMINGS and rank in roster:
+            yield HeldSlow(_TIMINGS[aspect], roster.index(rank))
 
 
 def suspicion_of(view: JobView, slow: SlowRank, at: float) -> Suspicion:

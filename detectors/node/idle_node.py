@@ -69,17 +69,15 @@ class NodeReading:
 class IdleResult:
     """State of n nodes after a sample.
 
-    ``no_bytes`` (B1) and ``not_working`` (B2) hold now, [n]; ``held`` [n] since long enough to count, and
-    ``both`` [n] together, now or until lately, B2 by ``power_share_both``; ``lasting`` [n] is B1 and B2 for
-    longer than a job that waits for its storage does; ``since`` [n] is when either began, NaN where neither
-    holds.
+    ``not_working`` [n]: B2 holds now; ``held`` [n]: B1 or B2 since long enough to count; ``both`` [n]: both
+    together, now or until lately, B2 by ``power_share_both``; ``lasting`` [n] is B1 and B2 for longer than a
+    job that waits for its storage does; ``since`` [n] is when either began, NaN where neither holds.
     ``ended`` [n]: nothing of a job is left on its GPUs. ``spinning`` [n, gpus] are the GPUs at work on
     nothing: where most of a job's spin, the one that does not is the one they wait for. ``idle`` [n] is where
     no bytes go and GPUs that do not spin stand idle: a stall of the data looks the same for a while, so that
     it names nodes in a hang and proves none. ``stuck_since`` and ``resting_since`` as in ``waiting.Waits``.
     """
 
-    no_bytes: Bools
     not_working: Bools
     held: Bools
     both: Bools
@@ -156,7 +154,6 @@ class IdleNodeBank:
         # A copy: of neighbours these are views.
         held, idle, both, lasting = self._held[:, nodes].copy()
         return IdleResult(
-            no_bytes=keys[0],
             not_working=keys[1],
             held=held,
             idle=idle,

@@ -190,16 +190,13 @@ class PeerScores:
         return deviations
 
 
-def peer_scores(
-    values: Real, *, floors: Real, pooled: Real | None = None, weights: Real | None = None
-) -> PeerScores:
+def peer_scores(values: Real, *, floors: Real) -> PeerScores:
     """Score one group at one tick by its distance to the coordinate-wise median in MAD units.
 
-    ``values`` is [metrics, ranks] (NaN = not read), ``floors`` the smallest credible sigma per metric,
-    ``pooled`` the group's sigma over the last 20-50 ticks (the MAD of a small group at one tick is unusable
-    on its own), ``weights`` one per metric. z is limited to 12 in the score, so that one wild metric does not
-    hide the others. Above 1,000 ranks 512 of them stand for all in median and MAD: that moves the centre by
-    0.06 sigma and the scale by 5 % (standard errors), and leaves three passes over the values.
+    ``values`` is [metrics, ranks] (NaN = not read), ``floors`` the smallest credible sigma per metric: the
+    MAD of a small group at one tick may be next to nothing. z is limited to 12 in the score, so that one wild
+    metric does not hide the others. Above 1,000 ranks 512 of them stand for all in median and MAD: that moves
+    the centre by 0.06 sigma and the scale by 5 % (standard errors), and leaves three passes over the values.
 
     >>> tick = np.tile([1.0, 2.0, 3.0, 2.0], (2, 3))
     >>> tick[0, 7] = 9.0
@@ -210,10 +207,7 @@ def peer_scores(
     judged = values if ranks < _LARGE else np.take(values, _spread_out(ranks), axis=1)
     median = _row_median(judged)
     scale = np.maximum(1.4826 * _row_median(np.abs(judged - median[:, None])), floors.astype(values.dtype))
-    if pooled is not None:
-        scale = np.maximum(scale, pooled.astype(values.dtype))
-    weight = np.ones(len(values)) if weights is None else weights
-    score = np.empty(ranks, values.dtype)
+    every, score = np.ones(len(values), values.dtype), np.empty(ranks, values.dtype)
     found = PeerScores(score, median, scale)
     # Blocks that stay in the cache: at 100,000 ranks the memory for three more matrices costs more than
     # the arithmetic.
@@ -221,11 +215,11 @@ def peer_scores(
         block = slice(start, start + _BLOCK)
         squares = np.clip(found.z(values[:, block]), -_CLIP, _CLIP)
         squares *= squares
-        score[block] = weight.astype(values.dtype) @ squares
+        score[block] = every @ squares
         # One NaN makes a rank's sum NaN; what was not read counts as usual.
         unread = np.isnan(score[block])
         if unread.any():
-            score[block][unread] = weight @ np.nan_to_num(squares[:, unread])
+            score[block][unread] = every @ np.nan_to_num(squares[:, unread])
     np.sqrt(score, out=score)
     return found
 

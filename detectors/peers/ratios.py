@@ -162,11 +162,6 @@ class Ratios:
         self.between: Floats = np.full(ranks, np.nan)
         self._level: Floats | None = None
 
-    @property
-    def _knows_replicas(self) -> bool:
-        """Whether a stage is distinguished from machines by who is in it, and not by how it stands."""
-        return self.roles_known or self.batches is not None
-
     def learnt(self) -> AttemptBefore | None:
         """Return what the steps show of ranks, for the next attempt; None where roles are not known by times
         alone, or from too few steps."""

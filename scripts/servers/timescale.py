@@ -113,9 +113,6 @@ class Timescale:
         self._sql(f'CREATE DATABASE "{_identifier(name)}"')
         return self._dsn(name)
 
-    def drop_database(self, name: str) -> None:
-        self._sql(f'DROP DATABASE IF EXISTS "{_identifier(name)}" WITH (FORCE)')
-
     @property
     def process(self) -> Process:
         """The postmaster, once started."""

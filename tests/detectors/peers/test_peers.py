@@ -76,14 +76,6 @@ def test_scores_survive_constant_and_missing_metrics():
     assert scores.score[5] == 0.0
 
 
-def test_pooled_scale_keeps_small_groups_from_shouting():
-    """The group's usual noise bounds z when this tick's own spread happens to be tiny."""
-    values = np.array([[1.0, 1.0, 1.001, 1.02]])
-    alone = peer_scores(values, floors=np.array([1e-4]))
-    pooled = peer_scores(values, floors=np.array([1e-4]), pooled=np.array([0.01]))
-    assert alone.score[3] > 10 > 3 > pooled.score[3]
-
-
 def test_a_sample_stands_for_a_large_group():
     """Above 1,000 ranks the scores are those of the full medians within the sample's error, NaN included."""
     values = np.random.default_rng(4).normal(size=(20, 4000)).astype(np.float32)

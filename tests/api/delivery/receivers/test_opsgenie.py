@@ -22,7 +22,6 @@ from tests.api.delivery.receivers.test_receivers import FINDINGS, example
 
 KEY = "eb243592-faa2-4ba2-a551-1afdf565c889"
 LINK = "https://slowrank.example.org/findings/fnd_1?t=1.2"
-PRIORITIES = {"critical": "P1", "error": "P2", "warning": "P3", "info": "P5"}
 
 
 def delivery(finding, happened="finding.opened", receipt=""):

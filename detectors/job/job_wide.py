@@ -22,7 +22,7 @@ from detectors.job.waits.shared_wait import SharedWait, SharedWaitWatch, Wait, s
 from detectors.peers.job_kind import VARIABLE_DISPERSION, classify
 from detectors.peers.peers import PeerGroups, group_median
 from detectors.peers.ratios import Ratios
-from detectors.robust import nan_max, nan_median
+from detectors.robust import nan_max, nan_mean, nan_median
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -209,11 +209,12 @@ def _slow_position(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -
         cuts = () if ratios.batches is not None else ratios.positions.cuts
     # Without coordinates there are many cuts: what is usual of ranks is asked first, which costs little.
     ranks = nan_median(_of_roles(ratios, _STEPS)) if cuts else np.empty(0)
-    for cut in cuts if np.isfinite(ranks).all() else ():
+    read = np.isfinite(ranks)
+    for cut in cuts:
         # A cut by rank numbers may have places that no rank of the job is at.
-        at_place = np.bincount(cut)
-        usual = np.bincount(cut, weights=ranks)[at_place > 0] / at_place[at_place > 0]
-        if usual.max() >= _HINT * np.delete(usual, usual.argmax()).mean():
+        at_place = np.bincount(cut[read])
+        usual = np.bincount(cut[read], weights=ranks[read])[at_place > 0] / at_place[at_place > 0]
+        if usual.size > 1 and usual.max() >= _HINT * np.delete(usual, usual.argmax()).mean():
             found = _judged(ratios, slow, PeerGroups.of(cut), before)
             if found is not None:
                 return found
@@ -243,12 +244,12 @@ def _judged(
 
 
 def _of_roles(ratios: Ratios, steps: int) -> Floats:
-    """Return the compute of the last steps over the mean of its role, in seconds of the mean role."""
+    """Return the compute of the last steps over the mean of its role, in seconds of the mean role: of the
+    ranks that were read."""
     compute, roles = ratios.history.last("compute", steps), ratios.comparison.stages
-    role = roles.index
-    means = np.array([np.bincount(role, weights=row) for row in compute]) / roles.sizes
+    means = nan_mean(roles.gather(compute), axis=-1)
     means = np.where(means > 0, means, np.nan)
-    seconds: Floats = compute * (means.mean(axis=1)[:, None] / means[:, role])
+    seconds: Floats = compute * roles.spread_out(nan_mean(means, axis=1)[:, None] / means)
     return seconds
 
 
@@ -283,7 +284,7 @@ def _of_parts(ratios: Ratios, steps: int) -> Floats:
     compute, cut = ratios.history.last("compute", steps), ratios.comparison.cut
     parts = PeerGroups.of(cut) if cut is not None else ratios.comparison.everyone
     usual = group_median(compute, parts)
-    seconds: Floats = compute * parts.spread_out(usual.mean(axis=1)[:, None] / usual)
+    seconds: Floats = compute * parts.spread_out(nan_mean(usual, axis=1)[:, None] / usual)
     return seconds
 
 

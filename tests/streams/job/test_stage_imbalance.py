@@ -201,6 +201,22 @@ def test_a_position_of_the_layers_that_becomes_slow_is_a_finding_about_the_job(n
     assert 0 < steps_between(table, table.ts[280], found[1].ts) <= 45
 
 
+@pytest.mark.parametrize(
+    ("dimension", "since", "hypothesis"), [("cp", 0, "imbalance.context"), ("tp", 100, "imbalance.position")]
+)
+def test_lost_rows_hide_no_slow_part_of_a_job(dimension, since, hypothesis):
+    """Some in nearly every step, and all of one rank: the others of its stage are there."""
+    coords, _ = context_parallel(64, 4, 2)
+    work = healthy(ranks=64)
+    work[since:, np.array(coords[dimension]) == 1] *= 1.3
+    read = np.random.default_rng(4).random(work.shape) > 0.05
+    read[:, 40] = False
+    found = job_level(run(synchronous(work, overhead=0.1, coords=coords), only=read))
+    (slow,) = (s for s in found if s.kind == "straggler.job_wide")
+    assert (list(slow.hypotheses), slow.subject.coords) == ([hypothesis], {dimension: 1})
+    assert slow.slowdown_ratio == pytest.approx(1.3, rel=0.02)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("every", "factor", "found"), [(16, 1.25, True), (4, 1.2, True), (16, 1.05, False)])
 def test_without_coordinates_every_nth_rank_that_becomes_slow_is_a_finding_about_the_job(

@@ -77,7 +77,8 @@ KINDS: dict[str, Kind] = {
             "`imbalance.context` (a context-parallel position has more work from the start), "
             "`imbalance.model` (the ranks on one GPU model), `imbalance.machine` (all ranks of some nodes, "
             "which the finding names; beside `imbalance.stage` where no coordinates are known and they stand "
-            "as a stage does), `imbalance.position` (all ranks at one place of the layers became slow), "
+            "as a stage does), `imbalance.slowed_machine` (those of half of the nodes or more became slow at "
+            "one moment), `imbalance.position` (all ranks at one place of the layers became slow), "
             "`imbalance.workload`, `congestion` (the transfers of all ranks have become slow, or are so "
             "again and again, in single steps that cost the job 5 % and more), `group` (the transfers of one "
             "parallel group, or of a stage or another part of the ranks, have become slow, and the others "
@@ -535,6 +536,17 @@ KINDS: dict[str, Kind] = {
         ),
         reported_as="cause",
         without_past=True,
+        all_slow=True,
+    ),
+    "imbalance.slowed_machine": Kind(
+        title="Ranks of {place} on {nodes} have come to take {ratio} as long to compute as the others",
+        phrase="machines that became slow at once",
+        action="RUN_DIAG",
+        text=(
+            "Run diagnostics on {place}: all their ranks became slower at one moment, for a fault of each, a "
+            "power limit or heat."
+        ),
+        reported_as="cause",
         all_slow=True,
     ),
     "imbalance.position": Kind(

@@ -286,6 +286,8 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     todo = asked_for(why, brief.suspicions)
     if why in ("imbalance.stage", "imbalance.model", "imbalance.machine"):
         todo, where = slow_group(brief.subject, brief.suspicions)
+    elif why == "imbalance.slowed_machine":
+        where = nodes_of(brief.suspicions)
     next_step = action(
         brief.kind,
         brief.subject,

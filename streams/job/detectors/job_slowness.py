@@ -55,7 +55,7 @@ _HYPOTHESES: dict[Slowness, str] = {
     # Context parallelism cuts sequences, of which under a causal mask the later parts are more work.
     "context": "imbalance.context",
     "position": "imbalance.position",
-    "machines": "imbalance.machine",
+    "machines": "imbalance.slowed_machine",
 }
 
 # Log-odds; chosen: uneven stages are more common than machines that were slow from the first step on, and
@@ -110,7 +110,8 @@ def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) 
             where += f" (all those of {names})"
             hypotheses["imbalance.machine"] = _WEIGHT_MACHINE
         else:
-            where, hypotheses = f"nodes {names}", {"imbalance.machine": WEIGHT_SLOW}
+            where = f"nodes {names}"
+            hypotheses = hypotheses if found.kind == "machines" else {"imbalance.machine": WEIGHT_SLOW}
             first = (min(machines[name]) for name in sorted(machines)[:_MOST_NAMED])
             suspects = tuple(Suspect(subject=view.machine(rank), probability=_HALF) for rank in first)
     suspicion = about_job(

@@ -161,6 +161,25 @@ def test_uneven_work_is_no_cause_of_a_stop_and_has_its_own_cost(work, onset):
     ]
 
 
+@pytest.mark.parametrize(
+    ("cause", "excused"),
+    [
+        ("imbalance.stage", False),
+        ("imbalance.machine", False),
+        ("imbalance.slowed_machine", True),
+        ("imbalance.position", True),
+        ("congestion", True),
+    ],
+)
+def test_an_announced_change_excuses_what_a_job_is_compared_with_its_past_for(cause, excused):
+    """What its ranks show beside each other is found whatever the job has announced."""
+    announced = msgspec.structs.replace(
+        slow(300.0, {}, onset=300.0, state="raise"), kind="job.planned", detector="job.planned", lost=None
+    )
+    found = findings(announced, slow(340.0, {cause: 5.0}, onset=310.0, state="raise"), until=340.0)
+    assert [told for _, told, *_ in found] == ([] if excused else [cause])
+
+
 def test_a_stage_that_coordinates_name_explains_nothing_else():
     """It has a key of its own, and transfers that become slower within a minute are another finding."""
     said = [slow(300.0, STAGE, onset=0.0, coords={"pp": 3}), slow(310.0, NETWORK, onset=20.0)]

@@ -145,7 +145,10 @@ def job_wide(ts):
     return replace(slow(0, ts=ts, hypotheses={"data": 5.0}), kind="straggler.job_wide", subject=subject)
 
 
-def test_nodes_that_are_all_slow_are_named_and_none_is_the_one_culprit():
+@pytest.mark.parametrize(
+    ("cause", "verb"), [("imbalance.machine", "take"), ("imbalance.slowed_machine", "have come to take")]
+)
+def test_nodes_that_are_all_slow_are_named_and_none_is_the_one_culprit(cause, verb):
     """Two of a job's nodes may be of a class: no eviction says that one of them is bad."""
     names = ("n1", "n2")
     nodes = tuple(
@@ -157,17 +160,17 @@ def test_nodes_that_are_all_slow_are_named_and_none_is_the_one_culprit():
     )
     both = replace(
         job_wide(40.0),
-        hypotheses={"imbalance.machine": 5.0},
+        hypotheses={cause: 5.0},
         evidence=(note,),
         suspects=nodes,
         slowdown_ratio=1.2,
     )
     (found,) = told([both])
     finding = found["job"]
-    assert finding.title == "Ranks of job j on n1, n2 take 1.20x as long to compute as the others"
+    assert finding.title == f"Ranks of job j on n1, n2 {verb} 1.20x as long to compute as the others"
     assert [s.subject.node for s in finding.suspects] == ["n1", "n2"]
     assert (finding.action.code, finding.action.eviction) == ("RUN_DIAG", None)
-    assert finding.action.text.startswith("Run diagnostics on n1, n2,")
+    assert finding.action.text.startswith("Run diagnostics on n1, n2")
 
 
 @pytest.mark.parametrize("cause", [name for name, row in KINDS.items() if row.all_slow])

@@ -71,7 +71,7 @@ def test_most_nodes_that_become_slow_are_named_in_a_finding_about_the_job(nodes,
     suspicions = run(table)
     assert believed(suspicions) == {}
     (found,) = job_level(suspicions)
-    assert list(found.hypotheses) == ["imbalance.machine"]
+    assert list(found.hypotheses) == ["imbalance.slowed_machine"]
     assert [s.subject.node for s in found.suspects] == [f"node-{node:04d}" for node in nodes]
     assert found.onset == pytest.approx(table.ts[100], abs=2.0)
     lost = 64 * (slow.max(axis=1) - work.max(axis=1)).sum()

@@ -151,8 +151,8 @@ class LlrCusumBank:
         return largest
 
     def age_of(self, rank: int) -> int:
-        """Steps since the strongest accumulator of ``rank`` left zero."""
-        return int(self.age[int(self.levels[:, rank].argmax()), rank])
+        """Steps since the strongest accumulator of ``rank`` left zero; of those at the cap, the oldest."""
+        return int(self.age[self.levels[:, rank] >= self.best[rank], rank].max())
 
 
 @dataclass(frozen=True, slots=True)

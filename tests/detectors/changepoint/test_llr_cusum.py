@@ -158,3 +158,11 @@ def test_onset_interval_covers_the_truth(sigma):
         onset = locate_onset(x, sigma)
         covered += onset.low <= 40 <= onset.high
     assert covered / 200 >= 0.87
+
+
+def test_the_age_of_evidence_is_that_of_the_oldest_at_the_cap():
+    """Noise that for one step leaves small effects untested dates no slowdown anew."""
+    bank = LlrCusumBank(1, h=20.0)
+    for step in range(60):
+        bank.update(np.array([0.7]), sigma=np.array([0.15 if step == 30 else 0.02]))
+    assert bank.age_of(0) == 60

@@ -7,7 +7,9 @@ A hot expert or a long shard makes one rank after the other slow for a while (a 
 fault that passed. Spells are of one cause where they begin together, as on a machine, or are of one rank. A
 rank beside which, within ``WINDOW`` steps, spells of ``ROUND`` - 1 other causes have ended is the next in a
 rotation: it has to be slow for ``TIMES_LONGEST`` times the longest of them to be reported, unless it is slow
-more often than each rank is by chance (a Poisson variable of the mean number of the others' spells).
+more often than each rank is by chance (a Poisson variable of the mean number of the others' spells). What
+makes ranks slow by turns makes them about as slow: spells by less than half of what a rank is slow by say
+nothing of it.
 """
 
 from collections import deque
@@ -40,6 +42,9 @@ OVER = 3
 # Chosen, of what a rank was slow by when its spell was found: from here on it still is (``alternatives``).
 _STILL = 0.5
 
+# Chosen, of what a rank is slow by: spells of others that are of its kind.
+_ALIKE = 0.5
+
 # Chosen: steps between the first steps of spells that have one cause, as they are dated.
 _TOGETHER = 5
 
@@ -52,6 +57,7 @@ class _Spell:
     rank: int
     began: int
     ended: int
+    size: float
 
     @property
     def steps(self) -> int:
@@ -92,7 +98,7 @@ class RotatingSlowness:
                 spell.over = 0
             if spell.over >= OVER:
                 del self._standing[rank]
-                ended = _Spell(rank, spell.began, step - OVER + 1)
+                ended = _Spell(rank, spell.began, step - OVER + 1, spell.least / _STILL)
                 if ended.steps <= SHORT:
                     self._ended.append(ended)
         while self._ended and self._ended[0].ended < step - WINDOW:
@@ -110,22 +116,25 @@ class RotatingSlowness:
             return step - self._standing[rank].began > SHORT
         return all(spell.rank != rank for spell in self._ended)
 
-    def patience(self, rank: int) -> int:
-        """Return for how many steps ``rank`` has to be slow to be more than one more spell; mostly 0."""
-        foreign = [cause for cause in _causes(self._ended) if all(spell.rank != rank for spell in cause)]
+    def patience(self, rank: int, *, size: float = 0.0) -> int:
+        """Return for how many steps ``rank`` has to be slow by ``size`` (log ratio) to be more than one more
+        spell; mostly 0."""
+        spells = [spell for spell in self._ended if spell.size >= _ALIKE * size]
+        foreign = [cause for cause in _causes(spells) if all(spell.rank != rank for spell in cause)]
         if len(foreign) < ROUND - 1:
             return 0
-        own = sum(spell.rank == rank for spell in self._ended)
-        usual = (len(self._ended) - own + 0.5) / (self._ranks - 1)
+        own = sum(spell.rank == rank for spell in spells)
+        usual = (len(spells) - own + 0.5) / (self._ranks - 1)
         if own >= max(SUSPECT, beyond_chance(usual, _CHANCE / self._ranks)):
             return 0
         return TIMES_LONGEST * max(spell.steps for cause in foreign for spell in cause)
 
     def excuses(self, rank: int) -> bool:
         """Return whether ``rank`` was slow for a spell of a rotation, which has ended."""
-        if rank in self._standing or all(spell.rank != rank for spell in self._ended):
+        own = [spell.size for spell in self._ended if spell.rank == rank]
+        if rank in self._standing or not own:
             return False
-        return self.patience(rank) > 0
+        return self.patience(rank, size=max(own)) > 0
 
 
 def _causes(spells: Iterable[_Spell]) -> list[list[_Spell]]:

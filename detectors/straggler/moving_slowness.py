@@ -89,7 +89,7 @@ class MovingSlowness:
             whole = found.size >= ON_AND_OFF * found.recent
             size = max(found.size, found.recent)
             self._rotation.begin(found.rank, step=now - found.steps, size=size, lasting=found.lasting)
-            left = self._rotation.patience(found.rank) - (found.steps if whole else 0)
+            left = self._rotation.patience(found.rank, size=size) - (found.steps if whole else 0)
             if left < 0:
                 beyond.append(found)
             else:

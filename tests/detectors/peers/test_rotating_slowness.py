@@ -92,3 +92,9 @@ def test_spells_are_forgotten():
     assert found.patience(3) > 0
     found.update(first + WINDOW + 10, change=nothing, lasting=nothing)
     assert found.patience(3) == 0
+
+
+def test_spells_by_less_than_half_say_nothing_of_a_slower_rank():
+    """What goes from rank to rank makes them about as slow: what wanders by 5 % hides no fault of 20 %."""
+    found, _ = after([(0, 0, 5), (1, 6, 9)], size=0.05)
+    assert [found.patience(3, size=size) for size in (0.05, 0.099, 0.101, 0.2)] == [18, 18, 0, 0]

@@ -33,21 +33,22 @@ class MachineShifts:
         self._step = -1
         self._known: dict[int, list[Shift]] = {}
 
-    def near(self, history: History, steps: int) -> list[Shift]:
-        """Return the shifts at the steps near the one that was ``steps`` ago, by the log seconds "v" held."""
+    def near(self, history: History, steps: int, *, settled: int) -> list[Shift]:
+        """Return the shifts at the steps near the one that was ``steps`` ago, by the log seconds "v" held of
+        the last ``settled`` steps: what comes before is warm-up."""
         if self._step != history.count:
             self._step, self._known = history.count, {}
         if steps not in self._known:
-            self._known[steps] = self._shifts(history.last("v", steps - _NEAR[0] + _STEPS), steps)
+            held = min(steps - _NEAR[0] + _STEPS, settled)
+            self._known[steps] = self._shifts(history.last("v", held), steps)
         return self._known[steps]
 
     def _shifts(self, held: Floats, steps: int) -> list[Shift]:
         onset = len(held) - steps
         levels = group_median(held[: max(onset + _NEAR[-1] + _STEPS, 0)], self._nodes)
-        noise = spread(np.diff(levels, axis=0)) / math.sqrt(2.0)
-        cuts = (onset + near for near in _NEAR)
+        usual, cuts = _noise(levels), (onset + near for near in _NEAR)
         return [
-            (_shift(levels, cut), noise * _error(len(levels) - cut))
+            (_shift(levels, cut), np.maximum(usual, _noise_before(levels, cut)) * _error(len(levels) - cut))
             for cut in cuts
             if _STEPS <= cut <= len(levels) - _LEAST_STEPS
         ]
@@ -56,6 +57,17 @@ class MachineShifts:
 def _shift(levels: Floats, cut: int) -> Floats:
     """Return by how much ``levels`` [steps, machines] are longer from the step ``cut`` on, [machines]."""
     return nan_median(levels[cut : cut + _STEPS]) - nan_median(levels[cut - _STEPS : cut])
+
+
+def _noise(levels: Floats) -> Floats:
+    """Return the noise of one of the ``levels`` [steps, machines] of each machine."""
+    noise: Floats = spread(np.diff(levels, axis=0)) / math.sqrt(2.0)
+    return noise
+
+
+def _noise_before(levels: Floats, cut: int) -> Floats:
+    """Return the noise just before the step ``cut``: the end of a burst of long steps is no shift."""
+    return _noise(levels[cut - _STEPS : cut])
 
 
 def _error(since: int) -> float:

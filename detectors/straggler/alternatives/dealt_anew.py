@@ -38,7 +38,7 @@ def is_dealt_anew(ratios: Ratios, found: Candidate) -> bool:
     return any(
         (found.lasting or shift[own] - nan_median(shift) >= _AT_ONCE * found.size)
         and _moves_others(shift, found.size, _SIGMAS * error)
-        for shift, error in ratios.machine_shifts.near(ratios.history, found.steps)
+        for shift, error in ratios.machine_shifts.near(ratios.history, found.steps, settled=ratios.settled)
     )
 
 

@@ -535,6 +535,16 @@ def test_machines_that_become_slow_at_once_are_no_work_dealt_out_anew(nodes):
     assert named(compute) == set(np.flatnonzero(slow).tolist())
 
 
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_start_with_long_steps_on_all_ranks_is_no_work_dealt_out_anew(seed):
+    """Where caches are cold at first, those whose steps were longest come to take much less."""
+    rng = np.random.default_rng(seed)
+    compute = np.exp(0.01 * rng.normal(size=(140, 10)))
+    compute[:10] *= np.exp(1.8 + 0.9 * rng.normal(size=(10, 10)))
+    compute[:, 2] *= 1.2
+    assert named(compute, roles=False, per_node=1, first=0) == {2}
+
+
 @pytest.mark.parametrize(("before", "told"), [(1.0, 1.2), (0.9, 1.2), (0.7, 1.2 / 0.7)])
 def test_a_rank_that_was_quicker_is_as_slow_as_it_is_beside_its_peers(before, told):
     """And not as it is beside its own past, unless most of it is its own."""

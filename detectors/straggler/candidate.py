@@ -36,6 +36,9 @@ SLOW_SIGMAS = 3.0
 # noise of a median over ranks, below what compilation adds.
 LONG_STEP = 1.5
 
+# Ranks whose median tells how long a step was for all (chosen: each of 8,192 ranks would cost a millisecond).
+_SOME = 256
+
 # Chosen, of the steps since the onset: of noise alone half lies above zero, of a slowdown nearly all.
 _MOSTLY_SLOW = 0.65
 
@@ -136,10 +139,8 @@ def _onset_in_warm_up(ratios: Ratios, timing: Timing, rank: int, sigma: float) -
     """Return when a rank that was slow once warm-up was over became so; None if in the first step seen, for
     all that is known."""
     steps = ratios.history.count
-    work = nan_median(ratios.history.last("compute", steps), axis=1)
     x = ratios.history.last(series_of(timing, lasting=True), steps)[:, rank]
-    # In a step that compiles or loads all ranks are as slow, and none shows.
-    onset = locate_onset(np.where(work <= LONG_STEP * nan_median(work), x, np.nan), sigma)
+    onset = locate_onset(_of_usual_steps(ratios, x), sigma)
     return date_onset(ratios, rank, onset, steps=steps) if onset.low else None
 
 
@@ -162,7 +163,7 @@ def _dated(
 ) -> Candidate:
     """Return the slowdown of ``rank`` since ``own`` [steps] rose, by ``x`` [steps, ranks]."""
     sigma, noise = noise_of(ratios, channel, rank), channel.noise
-    onset = locate_onset(own, sigma)
+    onset = locate_onset(_of_usual_steps(ratios, own), sigma)
     return Candidate(
         timing=timing,
         rank=rank,
@@ -173,6 +174,14 @@ def _dated(
         sigma=sigma,
         baseline=noise.samples if noise is not None and not lasting else 0,
     )
+
+
+def _of_usual_steps(ratios: Ratios, x: Floats) -> Floats:
+    """Return ratios of the last steps, ``x`` [steps], NaN where all ranks took long: in a step that compiles
+    or loads none shows."""
+    some = slice(None, None, math.ceil(ratios.ranks / _SOME))
+    work = nan_median(ratios.history.last("compute", len(x))[:, some], axis=1)
+    return np.where(work <= LONG_STEP * nan_median(work), x, np.nan)
 
 
 def over_peers(ratios: Ratios, found: Candidate) -> float:

@@ -580,3 +580,14 @@ def test_work_is_dealt_out_anew_where_machines_fall_as_others_rise(shifts, expec
         effect=np.median(x, axis=0), sigma=0.01, baseline=60,
     )  # fmt: skip
     assert is_dealt_anew(core.ratios, slow) == expected
+
+
+def test_a_slowdown_is_not_dated_back_to_long_steps_of_all_ranks():
+    """In a burst as of a slow file system some ranks are far behind the others for a moment."""
+    rng = np.random.default_rng(3)
+    compute = np.exp(0.01 * rng.normal(size=(100, 10)))
+    compute[60:68] *= np.exp(1.5 + 0.9 * rng.normal(size=(8, 10)))
+    compute[60:68, 2] *= 2.0
+    compute[72:, 2] *= 1.2
+    [slow] = [one for one in found(compute, roles=True, per_node=1) if one.rank == 2]
+    assert abs((slow.onset - 1e9) / 2.0 - 72) <= 1

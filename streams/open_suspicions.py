@@ -80,13 +80,15 @@ class OpenSuspicions(Generic[K]):
         return [self._open[key]]
 
     def costing_nothing(self, at: float) -> list[Suspicion]:
-        """Return what costs something at present, updated: at ``at`` no steps are made that could be slow."""
+        """Return what costs something at present, with all that it has cost so far: at ``at`` no steps are
+        made that could be slow."""
         out: list[Suspicion] = []
         for key, last in self._open.items():
             if last.lost is not None and last.lost.gpus:
-                lost = msgspec.structs.replace(last.lost, gpus=0.0)
-                out.append(msgspec.structs.replace(last, state="update", ts=max(at, last.ts), lost=lost))
-                self._open[key] = out[-1]
+                update = self._stamp(key, msgspec.structs.replace(last, state="update", ts=max(at, last.ts)))
+                lost = None if update.lost is None else msgspec.structs.replace(update.lost, gpus=0.0)
+                self._open[key] = msgspec.structs.replace(update, lost=lost)
+                out.append(self._open[key])
         return out
 
     def clear(self, key: K, at: float) -> list[Suspicion]:

@@ -12,6 +12,7 @@ from streams.node.detectors.exporter_health import ExporterHealth
 from streams.node.detectors.frozen_readings import FrozenReadings
 from streams.node.detectors.hot_gpus import HotGpus
 from streams.node.detectors.idle_nodes import IdleNodes
+from streams.node.detectors.last_readings import LastReadings
 from streams.node.detectors.level_changes import level_changes
 from streams.node.detectors.port_history import PortHistory
 from streams.node.detectors.port_wait import PortWait
@@ -23,8 +24,9 @@ from streams.node.rules.rule_engine import CountRules, StateRules
 from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 
 NODE_DETECTORS: tuple[NodeDetectorFactory, ...] = (
-    # These find nothing by themselves: they add the derived columns that the state rules test.
+    # These find nothing by themselves: they fill columns, and add the derived ones that the state rules test.
     FrozenReadings,
+    LastReadings,
     ClockHistory,
     HotGpus,
     PortHistory,

@@ -1,0 +1,57 @@
+"""PCIe links, which an exporter reads in every fifth sample and not of all GPUs in the same one."""
+
+import pytest
+
+from slowrank.telemetry import NodeSample, Suspicion
+from slowrank.telemetry.columns import pack
+from slowrank.telemetry.schema import GPU_V1, HOST_V1
+from streams.node.stage import NodeStage
+
+T0, ONSET, GPUS, SLOW_EVERY = 1_795_160_000.0, 60, 4, 5
+LINK = {"gpu.pcie.link_gen": 5, "gpu.pcie.link_width": 16, "gpu.pcie.link_width_max": 16}
+
+
+def suspected(change, *, until=300, last_read=300):
+    """Return the rules that suspect the third GPU, whose link becomes so at the onset, and the seconds until
+    then and until each is cleared; links are read up to ``last_read``."""
+    stage, found = NodeStage(), list[tuple[str, str, float]]()
+    for t in range(until):
+        gpus = []
+        for gpu in range(GPUS):
+            link = LINK | (change if gpu == 2 and t >= ONSET else {})
+            due = (t + gpu) % SLOW_EVERY == 0 and t < last_read
+            gpus.append({"gpu.utilization_ratio": 0.98} | (link if due else {}))
+        sample = NodeSample(
+            schema=1,
+            cluster="c",
+            node="n",
+            boot_id="b",
+            seq=t,
+            ts=T0 + t,
+            gpu_ids=tuple(map(str, range(GPUS))),
+            gpu=pack(GPU_V1, gpus),
+            host=pack(HOST_V1, [{"host.load1": 4.0}]),
+        )
+        for s in stage.process(sample):
+            if isinstance(s, Suspicion) and s.state != "update" and s.subject.gpu_index == 2:
+                found.append((s.rule_id, s.state, s.ts - T0 - ONSET))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [({"gpu.pcie.link_width": 8}, "state.pcie_width"), ({"gpu.pcie.link_gen": 3}, "state.pcie_generation")],
+)
+def test_a_link_is_as_last_read(change, rule):
+    """It is down-trained for as long as no reading says otherwise, and compared with links read at other
+    times."""
+    [(named, state, after)] = suspected(change)
+    assert (named, state) == (rule, "raise")
+    assert 30.0 <= after <= 30.0 + SLOW_EVERY
+
+
+def test_a_link_that_is_not_read_any_more_is_not_known_to_be_slow():
+    """A minute after the last reading, and what clears a rule."""
+    (_, raised, _), (_, cleared, after) = suspected({"gpu.pcie.link_width": 8}, last_read=120)
+    assert (raised, cleared) == ("raise", "clear")
+    assert after == pytest.approx(60.0 + 60.0 + 30.0, abs=SLOW_EVERY)

@@ -122,6 +122,10 @@ class Job:
         """Count a stop that has not shown yet from ``event_time`` on."""
         self._hang.resume(event_time)
 
+    def go_on(self, ts: float) -> None:
+        """Take that the job, which had ended, makes steps again from ``ts`` on: it did not stand still."""
+        self._hang.go_on(ts)
+
     def tick(self, event_time: float, out: Out | list[Suspicion]) -> None:
         """Raise what a stall has reached by ``event_time``."""
         if event_time < self._hang.stalls.due or self._core is None:

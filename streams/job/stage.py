@@ -113,6 +113,8 @@ class JobStage:
             return None
         # The world size may come late; 0 is not known yet, and no resize.
         job.aligner.world_size = job.aligner.world_size or record.world_size
+        if self._jobs.touch(key, rows.ts[k]):
+            job.go_on(rows.ts[k])
         resized = record.world_size not in (0, job.aligner.world_size)
         if record.attempt > job.attempt or resized or job.aligner.rolled_back(rows, k):
             # What a stall had reached by then, whether or not a tick came in between.
@@ -120,7 +122,6 @@ class JobStage:
             job.restart(record)
             if resized:
                 job.open.costs.resized()
-        self._jobs.touch(key, rows.ts[k])
         return job
 
     def _admit(self, key: JobKey, record: JobSteps, rows: Rows, k: int) -> Job | None:

@@ -108,20 +108,23 @@ class JobTable(Generic[J]):
         self.reserved += need
         return True
 
-    def touch(self, key: JobKey, ts: float) -> None:
-        """Note a row of a job that is held: one well after its end means that the job goes on."""
+    def touch(self, key: JobKey, ts: float) -> bool:
+        """Note a row of a job that is held; return whether the job had ended and goes on: one well after its
+        end shows that."""
         held = self._held[key]
         self._held.move_to_end(key)
         # By the stage's time, not by the row's: a clock that is ahead cannot keep a job.
         held.touched = ts if math.isinf(self._now) else self._now
         held.latest = max(held.latest, ts)
-        if held.ended is not None and ts > held.ended + CLOCKS_SECONDS:
+        goes_on = held.ended is not None and ts > held.ended + CLOCKS_SECONDS
+        if goes_on:
             held.ended = None
             self._ended.pop(key)
         # Another job has taken a place of it, and it goes on all the same: they share the GPU.
         if ts > held.since and held.ended is None:
             held.since = math.inf
             self._take_back(key, held)
+        return goes_on
 
     def reserve(self, key: JobKey, need: int) -> None:
         """Change what is reserved for a job, which goes on even if that does not fit."""

@@ -71,6 +71,11 @@ class HangDetector:
         if self._stall is None:
             self.stalls.resume(ts)
 
+    def go_on(self, ts: float) -> None:
+        """Count a stop from ``ts`` on, whatever has shown: the job had ended."""
+        self._stall = None
+        self.stalls.resume(ts)
+
     def note_open(self, steps: Iterable[OpenStep], ts: float) -> None:
         """Note the phases of ranks in the step after the newest; what was sent before it is old."""
         if ts <= self.stalls.last:

@@ -48,14 +48,14 @@ def beside(seconds):
     return job("beside", steps=seconds, ranks=1)
 
 
-def event(code):
-    """Return what the job announces right after its last step."""
+def event(code, after=0.5):
+    """Return what the job announces, right after its last step."""
     return NodeEvent(
         cluster="bench",
         node="job-n0",
         boot_id="",
         seq=1,
-        ts=LAST + 0.5,
+        ts=LAST + after,
         source="job",
         code=code,
         subject={"job_id": "job"},
@@ -134,6 +134,14 @@ def test_a_file_that_ends_is_no_hang(missing):
 def test_what_is_announced_is_no_hang(missing, code):
     """An end, or a pause of up to ten minutes."""
     assert findings([*job(missing=missing), *beside(600), event(code)]) == []
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+@pytest.mark.parametrize("ended", [0.5, 30.0], ids=["at once", "after a pause showed"])
+def test_a_job_that_goes_on_after_its_end_did_not_stand_still(ended, attempt):
+    """Neither does the time until its next attempt count, nor that after an end announced too early."""
+    again = job(steps=60, first=STEPS, start=STEPS + 7200.0, attempt=attempt)
+    assert findings([*job(), event("job.end", ended), *again]) == []
 
 
 def test_a_late_row_of_a_named_rank_takes_it_back():

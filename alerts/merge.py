@@ -17,7 +17,8 @@ _ORDER: dict[Status, int] = {"suspected": 0, "open": 1, "acknowledged": 1, "reso
 class Held:
     """What the store holds of a finding; times in Unix seconds.
 
-    ``closed_at``: when a person closed its occurrence number ``closed_occurrence``, if one did.
+    ``opened``: it has been more than suspected. ``closed_at``: when a person closed its occurrence number
+    ``closed_occurrence``, if one did.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Held:
     detected_at: float
     flaps: int
     gpu_hours_lost: float
+    opened: bool
     resolved_at: float | None = None
     closed_at: float | None = None
     closed_occurrence: int | None = None
@@ -49,7 +51,7 @@ def merge(held: Held, incoming: Finding) -> Finding | None:
         return None
     occurrences = _occurrences(held, incoming)
     status = _status(held, incoming, occurrences)
-    onset = min(held.onset, (incoming.onset, incoming.onset_lo, incoming.onset_hi))
+    onset = _onset(held, incoming)
     lost = max(held.gpu_hours_lost, incoming.gpu_hours_lost or 0.0)
     return replace(
         incoming,
@@ -68,13 +70,18 @@ def merge(held: Held, incoming: Finding) -> Finding | None:
     )
 
 
+def _onset(held: Held, incoming: Finding) -> tuple[float, float, float]:
+    onset = incoming.onset, incoming.onset_lo, incoming.onset_hi
+    # What was suspected may have ended, as a pause does, and the suspicion of now be about something else; a
+    # worker with another id does not remember the one before.
+    if not held.opened and incoming.id == held.id:
+        return onset
+    return min(held.onset, onset)
+
+
 def _detected_at(held: Held, incoming: Finding) -> float:
     # A finding is detected when it opens, not when it was first suspected.
-    if (
-        held.notified.status == "suspected"
-        and held.notified.occurrences == 1
-        and incoming.status != "suspected"
-    ):
+    if not held.opened and incoming.status != "suspected":
         return incoming.detected_at
     return min(held.detected_at, incoming.detected_at)
 

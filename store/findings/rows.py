@@ -131,6 +131,7 @@ def held(row: Row) -> Held:
         detected_at=row["detected_at"].timestamp(),
         flaps=doc.get("flaps", 0),
         gpu_hours_lost=row["gpu_hours_lost"],
+        opened=row["was_open"],
         resolved_at=None if row["resolved_at"] is None else row["resolved_at"].timestamp(),
         closed_at=None if closed is None else datetime.fromisoformat(closed["at"]).timestamp(),
         closed_occurrence=None if closed is None else closed["occurrence"],

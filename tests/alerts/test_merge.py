@@ -47,6 +47,7 @@ def held(version, **changes):
         "detected_at": version.detected_at,
         "flaps": version.flaps,
         "gpu_hours_lost": version.gpu_hours_lost or 0.0,
+        "opened": version.status != "suspected",
         "resolved_at": version.resolved_at,
     }
     return Held(**(fields | changes))
@@ -70,20 +71,22 @@ versions = st.builds(
 
 @given(st.lists(versions, min_size=1, max_size=8))
 def test_merging_never_goes_back(stream):
-    """Whatever versions come in whatever order: time, occurrences, cost and onset only move one way."""
-    stored = stream[0]
+    """Whatever versions come in whatever order: time, occurrences, cost and, once it is open, onset only move
+    one way."""
+    stored, opened = stream[0], False
     for version in stream[1:]:
-        after = merge(held(stored), version)
+        opened = opened or stored.status != "suspected"
+        after = merge(held(stored, opened=opened), version)
         if after is None:
             continue
         assert after.id == stored.id
         assert after.as_of >= stored.as_of
         assert after.occurrences >= stored.occurrences
-        assert after.onset <= stored.onset
+        assert after.onset <= stored.onset or not opened
         assert (after.gpu_hours_lost or 0) >= (stored.gpu_hours_lost or 0)
         assert (after.resolved_at is None) == (after.status in LIVE)
         assert not (stored.status == "open" and after.status == "suspected")
-        assert merge(held(after), after) in (None, after)
+        assert merge(held(after, opened=opened), after) in (None, after)
         stored = after
 
 
@@ -173,19 +176,37 @@ def test_the_end_is_that_of_the_detector_then_of_the_person_then_the_known_one(e
 
 
 @pytest.mark.parametrize(
-    ("status", "occurrences", "incoming", "detected_at"),
+    ("status", "opened", "incoming", "detected_at"),
     [
-        ("suspected", 1, "open", 30.0),
-        ("suspected", 1, "suspected", 2.0),
-        ("suspected", 2, "open", 2.0),
-        ("open", 1, "open", 2.0),
+        ("suspected", False, "open", 30.0),
+        ("expired", False, "open", 30.0),
+        ("suspected", False, "suspected", 2.0),
+        ("suspected", True, "open", 2.0),
+        ("open", True, "open", 2.0),
     ],
 )
-def test_it_was_detected_when_it_first_opened(status, occurrences, incoming, detected_at):
+def test_it_was_detected_when_it_first_opened(status, opened, incoming, detected_at):
     """Until then the time is that of the suspicion; later versions and relapses do not move it."""
-    before = finding(status=status, occurrences=occurrences)
-    after = replace(finding(as_of=30, status=incoming, occurrences=occurrences), detected_at=30.0)
-    assert merged(before, after).detected_at == detected_at
+    before = finding(status=status)
+    after = replace(finding(as_of=30, status=incoming), detected_at=30.0)
+    assert merged(before, after, opened=opened).detected_at == detected_at
+
+
+@pytest.mark.parametrize(
+    ("status", "opened", "same_id", "onset"),
+    [
+        ("suspected", False, True, 20),
+        ("expired", False, True, 20),
+        ("suspected", False, False, 0),
+        ("suspected", True, True, 0),
+        ("open", True, True, 0),
+    ],
+)
+def test_a_suspicion_that_was_over_does_not_date_the_finding(status, opened, same_id, onset):
+    """Where the same worker dates it anew before it was ever open, the onset is the new one."""
+    before, after = finding(status=status), finding(as_of=30, onset=20)
+    stored = merged(before, replace(after, id=before.id) if same_id else after, opened=opened)
+    assert (stored.onset, stored.onset_lo, stored.onset_hi) == (onset, onset - 1, onset + 1)
 
 
 def test_what_was_known_of_its_cost_and_onset_is_kept():

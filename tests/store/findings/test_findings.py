@@ -201,6 +201,18 @@ def test_restarted_worker_keeps_the_id(conn):
     assert types(conn) == ["finding.opened"]
 
 
+def test_a_pause_that_was_over_does_not_date_the_stop_that_follows(conn):
+    """Only suspected, it never opened; the stop has the same id, as that may have been shown, and its own
+    onset."""
+    pause = finding(10, status="suspected")
+    save(conn, pause)
+    stop = replace(finding(200, onset=100.0), id=pause.id)
+    save(conn, stop)
+    stored = get(conn, pause.id)
+    assert stored.doc["onset"] == stop.to_json()["onset"]
+    assert stored.doc["detected_at"] == stop.to_json()["detected_at"]
+
+
 def test_restarted_worker_does_not_take_back(conn):
     """A weaker view after a restart leaves an open finding open."""
     save(conn, finding(100))

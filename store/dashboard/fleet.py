@@ -32,7 +32,8 @@ _RAILS: LiteralString = (
 # Members of a group are counted with the finding that explains them.
 _LOST: LiteralString = (
     "SELECT coalesce(sum(gpu_hours_lost), 0) FROM findings WHERE onset >= %(since)s "
-    "AND was_open AND status <> 'suspected' AND group_key IS NULL AND NOT shadow AND " + _IN
+    "AND was_open AND status <> 'suspected' AND group_key IS NULL AND NOT shadow "
+    "AND (severity <> 'info' OR confidence >= 0.5) AND " + _IN
 )
 _NODES: LiteralString = (
     "SELECT count(*) AS nodes, count(*) FILTER (WHERE last_seen_at < %(silent)s) AS silent, "

@@ -34,7 +34,8 @@ WHERE cluster = %s AND job_id = %s ORDER BY attempt DESC LIMIT 100
 # Members of a group are counted with the finding that explains them. From the index findings_job_cost alone.
 _TOTALS: LiteralString = """
 SELECT cluster, job_id, count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open_findings,
-  sum(gpu_hours_lost)::float8 AS gpu_hours_lost
+  coalesce(sum(gpu_hours_lost) FILTER (WHERE severity <> 'info' OR confidence >= 0.5), 0)::float8
+    AS gpu_hours_lost
 FROM findings
 WHERE job_id = ANY(%(jobs)s) AND was_open AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
 GROUP BY cluster, job_id
@@ -53,7 +54,8 @@ WHERE (cluster, job_id) IN (SELECT * FROM unnest(%s::text[], %s::text[])) GROUP 
 
 _COSTS: LiteralString = """
 SELECT kind, cause, count(*) AS findings, count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open,
-  coalesce(sum(gpu_hours_lost), 0)::float8 AS gpu_hours_lost
+  coalesce(sum(gpu_hours_lost) FILTER (WHERE severity <> 'info' OR confidence >= 0.5), 0)::float8
+    AS gpu_hours_lost
 FROM findings
 WHERE cluster = %s AND job_id = %s AND was_open AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
 GROUP BY kind, cause ORDER BY gpu_hours_lost DESC, kind, cause

@@ -41,6 +41,9 @@ REMEMBERED_SECONDS = 3600.0
 # differently emits no second event.
 _ONCE_PER_OCCURRENCE = frozenset({"finding.opened", "finding.reopened", "finding.resolved"})
 
+# Confidence from which the cost of information counts in sums. Chosen: more likely right than wrong.
+_LIKELY = 0.5
+
 
 class NotFound(LookupError):
     """No finding has this id."""
@@ -255,9 +258,11 @@ def history(conn: Connection[Any], finding_id: str) -> list[dict[str, Any]]:
 
 
 def _cost(row: Row) -> float:
-    """Return the GPU hours counted for a finding: none for a suspicion, a member of a group, or a shadow."""
+    """Return the GPU hours counted for a finding: none for a suspicion, a member of a group, a shadow, or
+    information that is rather wrong than right. The sums in SQL count the same."""
     counts = row["was_open"] and row["status"] != "suspected" and row["group_key"] is None
-    return float(row["gpu_hours_lost"]) if counts and not row["shadow"] else 0.0
+    likely = row["severity"] != "info" or row["confidence"] >= _LIKELY
+    return float(row["gpu_hours_lost"]) if counts and likely and not row["shadow"] else 0.0
 
 
 def _silent_seconds(config: FindingConfig) -> float:

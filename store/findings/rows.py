@@ -39,7 +39,7 @@ ON CONFLICT (id) DO UPDATE SET
   doc = excluded.doc, version = findings.version + 1, updated_at = clock_timestamp(),
   acknowledged = CASE WHEN excluded.occurrences = findings.occurrences THEN findings.acknowledged END,
   closed = CASE WHEN excluded.occurrences = findings.occurrences THEN findings.closed END
-RETURNING status, group_key, shadow, was_open, gpu_hours_lost
+RETURNING status, group_key, shadow, was_open, gpu_hours_lost, severity, confidence
 """
 
 

@@ -698,6 +698,21 @@ def test_the_view_of_lost_gpu_hours_follows_a_stop(conn):
     assert (lost, count) == (pytest.approx(16 * 1200 / 3600, rel=0.03), 1)
 
 
+@pytest.mark.parametrize(
+    ("severity", "confidence", "counted"), [("info", 0.49, 0.0), ("info", 0.5, 1.0), ("error", 0.49, 1.0)]
+)
+def test_no_sum_counts_information_that_is_rather_wrong(conn, severity, confidence, counted):
+    """Such as a stop that may be the end of its job; the finding itself shows its cost."""
+    change = save(conn, finding(severity=severity, confidence=confidence))
+    view = conn.execute("SELECT gpu_hours_lost FROM v_gpu_hours_lost").fetchall()
+    assert get(conn, change.finding_id).doc["gpu_hours_lost"] == 1.0
+    assert change.gpu_hours == sum(lost for (lost,) in view) == counted
+    assert fleet.gpu_hours_lost(conn, (), datetime.fromtimestamp(T0 - 10, UTC)) == counted
+    [job] = jobs.with_totals(conn, [{"cluster": "c", "job_id": "j1"}])
+    assert (job["open_findings"], job["gpu_hours_lost"]) == (1, counted)
+    assert [kind["gpu_hours_lost"] for kind in jobs.costs_of(conn, "c", "j1")] == [counted]
+
+
 def test_what_a_version_adds_to_the_lost_gpu_hours_is_told_once(conn):
     """Nothing while it is suspected, all of it when it opens, then the growth; nothing twice."""
     versions = [finding(10.0, status="suspected"), finding(20.0), finding(20.0), finding(50.0)]

@@ -42,8 +42,9 @@ class Kind:
 
     ``title`` may name ``{place}``, ``{group}`` (the place, else some ranks of the job), ``{ratio}``,
     ``{peers}``, ``{missing}`` (what a stopped job lacks), ``{again}`` (how often it has stopped, or is slow),
-    ``{model}`` and ``{nodes}`` (of slow ranks); ``text``, the advice, ``{place}``. ``meaning`` is the
-    Markdown of its row in ``docs/findings.md``; ``phrase`` names it as a cause in a few words.
+    ``{model}`` and ``{nodes}`` (of slow ranks), ``{some}`` (of how many ranks of a node it is true);
+    ``text``, the advice, ``{place}``. ``meaning`` is the Markdown of its row in ``docs/findings.md``;
+    ``phrase`` names it as a cause in a few words.
 
     Most rows are of a CAUSE and a warning: these are the defaults.
 

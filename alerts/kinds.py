@@ -131,7 +131,7 @@ KINDS: dict[str, Kind] = {
     ),
     "hang.rank_missing": Kind(
         standing=SYMPTOM,
-        title="{place} reports no steps while others go on",
+        title="{place} reports no steps{some} while others go on",
         meaning=(
             "no steps of one rank for 60 s and 8 steps while the others go on, or for 10 s and some 20 steps "
             "where its node sends those of other ranks; a warning where no rank of the node reports, for "

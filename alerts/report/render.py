@@ -225,7 +225,17 @@ def _title(brief: _Brief) -> str:
         model=model_of(brief.own),
         nodes=nodes_of(brief.own),
         single_steps=any(map(in_single_steps, brief.own)),
+        some=_some(brief),
     )
+
+
+def _some(brief: _Brief) -> tuple[int, int] | None:
+    """Return how many ranks a node's case is made of and how many its job has there, where not all are."""
+    if not brief.case.made_of_ranks or brief.subject.type != "node" or brief.subject.job_id is None:
+        return None
+    ranks = len({s.subject.rank for s in brief.own})
+    beside = max(s.ranks_on_node or s.ranks_likely_on_node for s in brief.own)
+    return (ranks, beside) if ranks < beside else None
 
 
 def _awaited(brief: _Brief) -> tuple[Subject, ...]:

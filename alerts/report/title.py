@@ -30,6 +30,7 @@ def title(
     model: str | None = None,
     nodes: str | None = None,
     single_steps: bool = False,
+    some: tuple[int, int] | None = None,
 ) -> str:
     """Return the title, cut to 120 characters and without control characters.
 
@@ -38,7 +39,7 @@ def title(
     ``awaited``: the ranks that a stopped job waits for, ascending; ``stops``: how often it has stopped;
     ``by_nodes``: only its nodes show that.
     ``model``, ``nodes``: the GPU model, or the nodes, that set a slow group of ranks apart;
-    ``single_steps``: it is slow in these.
+    ``single_steps``: it is slow in these. ``some``: of how many ranks it is true, of how many on the node.
     """
     row, why = kind_of(kind), kind_of(hypothesis or "")
     if row.no_culprit and why.reported_as != "finding" and why.title is not None:
@@ -52,6 +53,7 @@ def title(
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
         peers="it was" if own_past else _count(peers, peer),
         missing=_missing(awaited, by_nodes=by_nodes),
+        some="" if some is None else f" of {some[0]} of its {some[1]} ranks",
         again=", again and again" if single_steps else f" {stops} times" if stops > 1 else "",
     )
     text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")

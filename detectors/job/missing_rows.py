@@ -4,8 +4,11 @@ import math
 from collections.abc import Collection, Set
 
 # Chosen, share of the ranks: more missing at once, and more than one, are a fault of the telemetry and not of
-# the ranks.
+# the ranks, unless they are those of one machine.
 _TOO_MANY = 0.2
+
+# The same of one machine (chosen: of two machines, one); then those that report are the exception.
+_TOO_MANY_OF_ONE = 0.5
 
 # Chosen: steps and seconds a rank must be missing for at least: an exporter sends once a second, and a record
 # may be on its way for some.
@@ -63,12 +66,19 @@ class MissingRows:
         new = [r for r in sorted(gone) if r not in self.absent and self._is_missing(r, ts)]
         for rank in new:
             self.absent[rank] = self._last_seen[rank][0]
-        return ([], back) if self._too_many else (new, back)
+        return new, back
 
     def expect(self, ranks: Collection[int], ts: float) -> None:
         """Expect ``ranks`` from the next step on, as if they had been seen at ``ts``: those of an earlier
         attempt, of which some may never arrive in this one."""
         self._last_seen |= {rank: (self._closed, ts) for rank in ranks if rank not in self._last_seen}
+
+    def forget(self, ranks: Collection[int]) -> None:
+        """Expect ``ranks`` no more: they have left the job."""
+        for rank in ranks:
+            del self._last_seen[rank]
+            self.absent.pop(rank, None)
+            self._vouched.pop(rank, None)
 
     def lost(self, ts: float, vouched: Collection[int]) -> list[int]:
         """Return the missing ranks that are lost by the step closed at ``ts``, ascending; once a step.
@@ -77,7 +87,12 @@ class MissingRows:
         """
         for rank in vouched:
             self._vouched[rank] = self._vouched.get(rank, 0) + 1
-        return [] if self._too_many else [rank for rank in sorted(self.absent) if self._is_lost(rank, ts)]
+        return [rank for rank in sorted(self.absent) if self._is_lost(rank, ts)]
+
+    def too_many(self, ranks: Collection[int], *, of_one_machine: bool = False) -> bool:
+        """Return whether so many ``ranks`` missing at once are for the telemetry and not for the ranks."""
+        share = _TOO_MANY_OF_ONE if of_one_machine else _TOO_MANY
+        return len(ranks) > max(1.0, share * len(self._last_seen))
 
     def is_vouched(self, rank: int) -> bool:
         """Return whether other rows of the node came since the rank is missing, often enough to count."""
@@ -96,10 +111,6 @@ class MissingRows:
     def last_seen(self, rank: int) -> float:
         """Event time of the last row of ``rank``."""
         return self._last_seen[rank][1]
-
-    @property
-    def _too_many(self) -> bool:
-        return len(self.absent) > max(1.0, _TOO_MANY * len(self._last_seen))
 
     def _is_lost(self, rank: int, ts: float) -> bool:
         closed, seen = self._last_seen[rank]

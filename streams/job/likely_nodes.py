@@ -7,7 +7,7 @@ from typing import NamedTuple
 from streams.job.rows.step_rows import Identity
 
 # GPUs of most training nodes (DGX and HGX A100, H100, H200, B200); other jobs have a divisor of it to a node.
-_MOST_GPUS = 8
+MOST_GPUS = 8
 
 # Below, two ranks in a row would be a machine as often as two faults at once.
 _LEAST_GPUS = 4
@@ -38,8 +38,8 @@ def likely_nodes(ranks: Mapping[int, Identity], world: int) -> LikelyNodes:
     tensor-parallel group goes, whose ranks share a node.
     """
     local = {r: at.local_rank for r, at in ranks.items() if at.local_rank is not None}
-    size = max(local.values()) + 1 if local else math.gcd(world, _MOST_GPUS)
-    if not _LEAST_GPUS <= size <= _MOST_GPUS or world <= size:
+    size = max(local.values()) + 1 if local else math.gcd(world, MOST_GPUS)
+    if not _LEAST_GPUS <= size <= MOST_GPUS or world <= size:
         return LikelyNodes(0, frozenset())
     rows: dict[int, int] = {}
     groups: dict[tuple[tuple[str, int], ...], set[int]] = {}

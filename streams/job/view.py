@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from detectors.straggler.core import DecisionCore, Ints, StepResult
 from slowrank.telemetry import UNKNOWN_NODE, Subject, Suspicion
 from streams.job.aspect import Aspect, Key
-from streams.job.likely_nodes import likely_nodes
+from streams.job.likely_nodes import MOST_GPUS, LikelyNodes, likely_nodes
 from streams.job.rows.step_rows import Identity
 from streams.open_suspicions import OpenSuspicions
 
@@ -61,9 +61,23 @@ class JobView:
     def ranks_likely_on_node(self, rank: int) -> int:
         """Number of ranks that likely share the node of ``rank``, in a row from a multiple of it on; 0 where
         rows name nodes, or nothing tells which they are."""
+        likely = self._likely_nodes()
+        return 0 if likely is None else likely.size_of(rank)
+
+    def are_on_one_machine(self, ranks: Collection[int]) -> bool:
+        """Return whether ``ranks`` are on one node, or likely are where rows name none: a job that fits on
+        one machine is on one."""
+        if (likely := self._likely_nodes()) is None:
+            return len(nodes := {self.node(rank) for rank in ranks}) == 1 and None not in nodes
+        if self.gpus <= MOST_GPUS:
+            return True
+        return len(first := {likely.first_of(rank) for rank in ranks}) == 1 and None not in first
+
+    def _likely_nodes(self) -> LikelyNodes | None:
+        """Return which ranks likely share a node; None where rows name nodes."""
         if any(self.node(r) is not None for r in self.roster):
-            return 0
-        return likely_nodes({r: self.identities[r] for r in self.roster}, self.gpus).size_of(rank)
+            return None
+        return likely_nodes({r: self.identities[r] for r in self.roster}, self.gpus)
 
     def node(self, rank: int) -> str | None:
         """Return the node of ``rank``, or None when its rows named none."""

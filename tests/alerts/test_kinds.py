@@ -109,7 +109,8 @@ def test_a_row_is_whole(name, kind):
     fields = {
         field for text in (kind.title, kind.text) for _, field, _, _ in Formatter().parse(text or "") if field
     }
-    assert fields <= {"place", "group", "ratio", "peers", "missing", "again", "model", "nodes", "since"}
+    allowed = {"place", "group", "ratio", "peers", "missing", "again", "model", "nodes", "since", "some"}
+    assert fields <= allowed
     assert (kind.reported_as == "finding") == bool(kind.meaning) or name in XID_KINDS
     others = {kind.relapsing_as, kind.with_hang, kind.until_hang} - {None}
     assert all(kind_of(other).reported_as == "finding" for other in others)

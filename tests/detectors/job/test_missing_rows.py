@@ -34,13 +34,18 @@ def test_a_rank_that_is_back_is_not_lost():
     assert rows.lost(200.0, ()) == []
 
 
-def test_a_quarter_of_the_job_silent_is_no_lost_rank():
-    """It is the telemetry, or a resize; one of four ranks is a rank."""
-    assert silent([0, 1, 2, 3], steps=100) == {}
+def test_many_ranks_are_missing_at_once_for_the_telemetry():
+    """More than a fifth, or half where they are of one machine; one of four ranks is a rank."""
     rows = MissingRows()
-    for n in range(200):
-        rows.update({0, 1, 2, 3} if n < 50 else {0, 1, 2}, float(n))
-    assert rows.lost(199.0, ()) == [3]
+    rows.update(EVERYONE, 0.0)
+    assert not rows.too_many([0, 1, 2])
+    assert rows.too_many([0, 1, 2, 3])
+    assert not rows.too_many(range(8), of_one_machine=True)
+    assert rows.too_many(range(9), of_one_machine=True)
+    few = MissingRows()
+    few.update({0, 1, 2, 3}, 0.0)
+    assert not few.too_many([3])
+    assert few.too_many([2, 3])
 
 
 def test_a_rank_that_is_expected_and_never_comes_is_lost():

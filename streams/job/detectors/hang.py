@@ -13,6 +13,7 @@ from slowrank.telemetry import Evidence, HangVote, OpenStep, Suspicion
 from slowrank.telemetry.records import Suspect
 from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
+from streams.job.detectors.missing_ranks import MISSING
 from streams.job.rows.step_aligner import Step
 from streams.job.suspicions import PROGRESS, WEIGHT_SLOW, dated
 from streams.job.view import JobView, spans
@@ -22,6 +23,9 @@ HANG: Key = (Aspect("hang"), -1)
 # Probability that one of the ranks that did not arrive is the one that the job waits for (chosen: that of the
 # nodes that stand out in a hang, ``alerts.reasoning.hang``).
 _AMONG_ABSENT = 0.9
+
+# The same of ranks that were missing long before the job stopped (chosen: the others went on without them).
+_AMONG_MISSING = 0.5
 
 # Chosen: two nodes of ranks; the evidence lists the others.
 _MOST_NAMED = 16
@@ -118,10 +122,14 @@ class HangDetector:
             self._stall = stall
             behind = [rank for rank in view.roster if reached.get(rank, self.newest) < self.newest]
             counted = absent if stall.at >= due else []
+            missing = sorted(rank for _, rank in view.standing(MISSING) if rank in behind)
             # User code may keep one rank busy for a minute, as an evaluation does, while the others wait.
             busy = bool(waited_for.elsewhere) and not stall.certain
             said = [f"rank {r} {_doing(phases.get(r))}" for r in counted[:_MOST_NAMED] if waited_for.ranks]
             vote = _vote(view, stall, behind, counted, "; ".join(said), busy=busy)
+            if not counted and missing:
+                suspects = _suspects(view, missing, _AMONG_MISSING)
+                vote = msgspec.structs.replace(vote, suspects=suspects)
             yield msgspec.structs.replace(vote, heard=self._heard)
 
     def _phases_at(self, event_time: float) -> tuple[dict[int, str], float]:
@@ -134,6 +142,12 @@ class HangDetector:
 
 def _at(stall: Stall) -> float:
     return stall.at
+
+
+def _suspects(view: JobView, ranks: Sequence[int], among: float) -> tuple[Suspect, ...]:
+    """Return the first of ``ranks``, one of which is to blame with probability ``among``."""
+    chance = round(among / max(1, len(ranks)), 4)
+    return tuple(Suspect(subject=view.subject(r), probability=chance) for r in ranks[:_MOST_NAMED])
 
 
 def _doing(phase: str | None) -> str:
@@ -160,12 +174,11 @@ def _vote(
         age = msgspec.structs.replace(age, note=f"the others wait in a collective; {phases}"[:_MAX_NOTE])
     dates = dated(view, view.job(), "hang.job", catalogue_id="hang", since=stall.since, at=stall.at)
     score = max(1.0, stall.score) if absent else round(stall.score, 4)
-    chance = round(_AMONG_ABSENT / max(1, len(absent)), 4)
     more = {
         "family": "job",
         "score": score,
         "evidence": (age,),
-        "suspects": tuple(Suspect(subject=view.subject(r), probability=chance) for r in absent[:_MOST_NAMED]),
+        "suspects": _suspects(view, absent, _AMONG_ABSENT),
         "severity": "error" if absent and not busy else None,
     }
     if absent and not busy:

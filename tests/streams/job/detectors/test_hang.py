@@ -99,6 +99,15 @@ def test_a_node_that_did_not_arrive_is_named():
     assert found == ("hang.job", "error", "open", [4, 5, 6, 7], 60)
 
 
+@pytest.mark.parametrize("steps", [100, 200])
+def test_ranks_that_were_missing_before_are_suspected(steps):
+    """The others went on without them for half of the steps, so that it stays information."""
+    taken = [*job(steps=steps, missing=range(4, 8), outage=steps // 2), *beside(500)]
+    told = {kind: (severity, ranks) for kind, severity, _, ranks, _ in findings(taken)}
+    assert told.pop("hang.job") == ("info", [4, 5, 6, 7])
+    assert told == ({"hang.rank_missing": ("warning", [])} if steps == 200 else {})
+
+
 def test_without_a_missing_row_it_is_information():
     """A pause that was not announced, or the end of the job, looks the same."""
     assert findings([*job(), *beside(300)]) == [("hang.job", "info", "open", [], 120)]

@@ -209,6 +209,20 @@ KINDS: dict[str, Kind] = {
         may_stop_job=True,
         found_anew=True,
     ),
+    "gpu.missing": Kind(
+        standing=FATAL,
+        title="{place} is no longer reported",
+        meaning=(
+            "one GPU of a node is sent no more while its others are: it has left the bus, or what collects "
+            "the metrics hides it"
+        ),
+        phrase="GPU no longer reported",
+        severity="error",
+        action="RUN_DIAG",
+        text="Run nvidia-smi -L on the node and read its kernel log: is {place} still there?",
+        explained_by=("xid.79",),
+        found_anew=True,
+    ),
     "exporter.spool": Kind(
         standing=ASIDE,
         title="The exporter on {place} has no room for its spool",

@@ -23,7 +23,7 @@ ONSET, SECONDS = 3600.0, 5000.0
 KINDS = {
     "ecc_uncorrectable": ("ecc.uncorrectable",),
     "ecc_storm": ("ecc.correctable_rate",),
-    "gpu_lost": ("xid.79",),
+    "gpu_lost": ("xid.79", "gpu.missing"),
     "power_brake": ("throttle.power",),
     "thermal_throttle": ("throttle.thermal",),
     "clock_lock": ("clock.low",),

@@ -59,7 +59,7 @@ GPU_FAULTS: dict[str, FaultKind] = {
     ),
     "gpu_lost": FaultKind(
         cause="gpu",
-        verdicts=("xid.79", "node.silent", *STOPPED),
+        verdicts=("xid.79", "gpu.missing", "node.silent", *STOPPED),
         effects=(fx.off_the_bus,),
         logs=(_xid(79, "GPU has fallen off the bus."),),
         minutes=40,

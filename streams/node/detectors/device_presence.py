@@ -31,9 +31,9 @@ class GpuPresence:
     A GPU is present while its power, temperature or clock is read. It also counts as present while its read
     is merely slow, and while the exporter has released the GPUs on purpose.
 
-    A GPU that its samples still name, and that cannot be read, has left the bus. One that they name no more
-    may be hidden instead, as by a collector that sends the GPUs of one job: that is an error and does not
-    page by itself.
+    A GPU that its samples still name, and that cannot be read, has left the bus (``xid.79``). One that they
+    name no more (``gpu.missing``) may be hidden instead, as by a collector that sends the GPUs of one job:
+    that is an error and does not page by itself.
     """
 
     counters: Mapping[Owner, tuple[str, ...]] = {}
@@ -97,7 +97,7 @@ def _gone(location: Location, name: str, *, named: bool) -> Claim:
         detector="presence.gpu",
         catalogue_id="gpu_presence",
         family="event",
-        kind="xid.79",
+        kind="xid.79" if named else "gpu.missing",
         subject=location.gpu(name),
         weight=6.0,
         score=2.0,

@@ -15,7 +15,7 @@ ONSET, SECONDS = 300.0, 1200.0
 FAULTS = {
     1: ("ecc_uncorrectable", "ecc.uncorrectable"),
     2: ("thermal_throttle", "throttle.thermal"),
-    3: ("gpu_lost", "xid.79"),
+    3: ("gpu_lost", "gpu.missing"),
     4: ("pcie_downgrade", "link.pcie_downgrade"),
     5: ("link_errors", "link.nic_errors"),
     6: ("node_silent", "exporter.stale"),

@@ -187,7 +187,7 @@ class Ratios:
             self.started = float(np.nanmin(t.ts - np.nan_to_num(t.step)))
         source, seconds = compared(t)
         self._otherwise = 0 if source == self.source else self._otherwise + 1
-        if self.source is not None and self.settled and self._otherwise < _OTHERWISE:
+        if self.source is not None and self.settled and 0 < self._otherwise < _OTHERWISE:
             source, seconds = self.source, seconds_of(self.source, t)
         changed = self.source not in (None, source)
         if changed:

@@ -11,7 +11,13 @@ from psycopg.rows import dict_row
 
 from store.text import storable
 
+# Where no row tells the world size, the ranks of the latest attempt that were seen.
 _JOBS: LiteralString = """
+SELECT cluster, job_id, attempt, attempts, coalesce(nullif(world_size, 0), (
+    SELECT count(*)::int FROM ranks AS r
+    WHERE r.cluster = page.cluster AND r.job_id = page.job_id AND r.attempt = page.attempt
+  )) AS world_size, started_at, last_seen_at, first_step, last_step
+FROM (
 SELECT cluster, job_id, max(attempt) AS attempt, count(*) AS attempts,
   (array_agg(world_size ORDER BY attempt DESC))[1] AS world_size,
   min(first_seen_at) AS started_at, max(last_seen_at) AS last_seen_at,
@@ -24,6 +30,7 @@ GROUP BY cluster, job_id
 HAVING %(after)s::text[] IS NULL
   OR (min(first_seen_at), cluster, job_id) < (%(at)s::timestamptz, %(after)s[1], %(after)s[2])
 ORDER BY started_at DESC, cluster DESC, job_id DESC LIMIT %(limit)s
+) AS page ORDER BY started_at DESC, cluster DESC, job_id DESC
 """
 
 _ATTEMPTS: LiteralString = """

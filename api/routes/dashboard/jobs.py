@@ -106,7 +106,7 @@ class Job(BaseModel, json_schema_extra={"examples": [_JOB]}):
     job_id: str
     attempt: int = Field(description="The latest.")
     attempts: int
-    world_size: int = Field(description="Ranks; 0 if the job does not report it.")
+    world_size: int = Field(description="Ranks; those that were seen if the job does not report it.")
     started_at: int = Field(description="Epoch milliseconds of the first step.")
     last_seen_at: int
     running: bool = Field(description="Whether `state` is `running`.")

@@ -34,6 +34,15 @@ def test_job_is_listed_with_its_cost(client, slow_job):
     assert client.get(URL, params={"running": True}).json()["items"] == []
 
 
+def test_a_job_that_does_not_report_its_size_has_the_ranks_that_were_seen(client, slow_job, pool):
+    """Of its latest attempt, in which one of them has not sent a row yet."""
+    with pool.connection() as conn:
+        conn.execute("UPDATE jobs SET world_size = 0")
+        conn.execute("DELETE FROM ranks WHERE job_id = 'j' AND rank = 3")
+    assert client.get(f"{URL}/j").json()["world_size"] == RANKS - 1
+    assert [job["world_size"] for job in client.get(URL).json()["items"]] == [RANKS - 1]
+
+
 @pytest.mark.parametrize(
     ("kind", "status", "age", "state"),
     [

@@ -156,6 +156,20 @@ def until_found(suspicions: Iterable[Suspicion], found_at: float) -> tuple[Suspi
     )
 
 
+def weighed(suspicions: Collection[Suspicion]) -> list[Suspicion]:
+    """Return the suspicions that tell how surely a job hangs.
+
+    What was said before its last step, as its start, is about another pause; and that it has left the node
+    which the others wait for is no evidence against a hang.
+    """
+    votes = votes_among(suspicions)
+    since = _since(v for v in votes if v.signal == "no_progress")
+    gone = {node for node, _ in _left_first(votes, _idle(votes))}
+    against = [v for v in votes if v.signal in ("paused", "ended", "left")]
+    void = {id(v) for v in against if v.onset < since or (v.signal == "left" and v.subject.node in gone)}
+    return [s for s in suspicions if id(s) not in void]
+
+
 def suspects(suspicions: Iterable[Suspicion]) -> tuple[Suspect, ...]:
     """Return the nodes that stand out among the idle ones of a hung job, likeliest first, else the ranks that
     did not arrive; often none."""
@@ -192,7 +206,7 @@ def _idle(suspicions: Iterable[Suspicion]) -> list[HangVote]:
 def _standing_out(votes: list[HangVote]) -> dict[str, list[str]]:
     reasons: dict[str, list[str]] = {}
     idle = _idle(votes)
-    for node, why in (*_left_first(votes), *_not_spinning(idle), *_first(idle)):
+    for node, why in (*_left_first(votes, idle), *_not_spinning(idle), *_first(idle)):
         reasons.setdefault(node, []).append(why)
     return {node: reasons[node] for node in [*reasons][:_NAMED]}
 
@@ -247,16 +261,24 @@ def _nodes(votes: Iterable[HangVote]) -> int:
     return len({v.subject.node for v in votes if v.subject.node})
 
 
-def _left_first(votes: list[HangVote]) -> list[tuple[str, str]]:
-    """Return nodes whose processes had gone when the others began to spin: a job that is ended leaves later.
+def _left_first(votes: list[HangVote], idle: list[HangVote]) -> list[tuple[str, str]]:
+    """Return nodes that the job had left when the others began to spin: one that is ended leaves later.
 
-    Only of what nodes alone show: ranks that report otherwise tell who did not arrive.
+    Not where ranks tell which did not arrive, nor where half of the nodes or more do not spin.
     """
-    stops = [v.onset for v in votes if v.by_nodes]
-    if not stops:
+    stops = [v for v in votes if v.signal == "no_progress"]
+    if not stops or any(v.suspects for v in stops):
         return []
-    gone = [v for v in votes if v.signal == "left" and v.onset <= min(stops) + LEFT_BEFORE_SECONDS]
-    return [(v.subject.node or "", "its processes have gone") for v in sorted(gone, key=lambda v: v.onset)]
+    # What was left before the last step was not needed for it; without steps that is not known.
+    earliest = -math.inf if only_by_nodes(stops) else _since(stops)
+    latest = min(v.onset for v in stops) + LEFT_BEFORE_SECONDS
+    left = [v for v in votes if v.signal == "left" and not _looks_left(stops, v)]
+    gone = [v for v in left if earliest <= v.onset <= latest]
+    spinning = _nodes(v for v in idle for e in v.evidence if e.metric == _SPINNING and e.value >= _SPINS)
+    if spinning <= _SPINS_NOT * _nodes((*idle, *gone)):
+        return []
+    why = "nothing of the job is left on its GPUs"
+    return [(v.subject.node or "", why) for v in sorted(gone, key=lambda v: v.onset)]
 
 
 def _not_spinning(votes: list[HangVote]) -> list[tuple[str, str]]:

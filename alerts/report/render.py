@@ -164,7 +164,8 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
     kind = (case.intermittent and case.rule.relapsing_as) or case.kind
     hurt = _hurt(case, helpers) and not isolated(kind, (s.severity for s in own))
     basis = basis_of(suspicions, hurt=hurt)
-    sure = confidence(suspicions, config.prior_log_odds, basis=basis, calibration=config.calibration)
+    counted = hang.weighed(suspicions) if case.rule.hang else suspicions
+    sure = confidence(counted, config.prior_log_odds, basis=basis, calibration=config.calibration)
     return _Brief(
         case=case,
         helpers=helpers,

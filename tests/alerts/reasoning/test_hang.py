@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from alerts.reasoning.hang import certain, early, ended, excused, is_hang, note, suspects
+from alerts.reasoning.hang import certain, early, ended, excused, is_hang, note, suspects, weighed
 from slowrank.telemetry import Evidence, HangVote, Subject
 from slowrank.telemetry.records import Suspect
 
@@ -282,13 +282,63 @@ def test_a_pause_declared_between_two_readings_excuses_what_nodes_alone_show(sig
 
 
 @pytest.mark.parametrize(
-    ("by_nodes", "left_at", "named"), [(True, 15, ["n3"]), (False, 15, []), (True, 900, [])]
+    ("stopped", "left_at", "named"),
+    [
+        ({}, 15, ["n3"]),
+        ({}, 6, ["n3"]),
+        ({}, 4, []),
+        ({}, 900, []),
+        ({"heard": 16.0}, 15, []),
+        ({"alone": True, "by_nodes": True}, 15, ["n3"]),
+        ({"alone": True, "by_nodes": True}, 4, ["n3"]),
+        ({"alone": True, "by_nodes": True}, 900, []),
+    ],
+    ids=[
+        "steps",
+        "clocks-apart",
+        "not-needed",
+        "ended-later",
+        "heard-since",
+        "nodes",
+        "nodes-before",
+        "later",
+    ],
 )
-def test_the_node_whose_processes_have_gone_is_suspected(by_nodes, left_at, named):
-    """Where they went as the others began to spin; not of a job that is ended later, or that has steps."""
-    stopped = said(nodes=4, alone=True, by_nodes=by_nodes)
-    found = suspects([stopped, *votes(3), said("n3", signal="left", onset=left_at, weight=-4.0)])
-    assert [s.subject.node for s in found] == named
+def test_the_node_that_the_job_has_left_is_suspected(stopped, left_at, named):
+    """Where it did as the others began to spin; not of a job that is ended later, or that went on without."""
+    told = [said(nodes=4, **stopped), *votes(3), said("n3", signal="left", onset=left_at, weight=-4.0)]
+    assert [s.subject.node for s in suspects(told)] == named
+
+
+@pytest.mark.parametrize(
+    ("spinning", "left", "named"), [(4, 1, 1), (3, 2, 2), (2, 2, 0), (1, 3, 0), (0, 1, 0)]
+)
+def test_nodes_that_the_job_has_left_stand_out_where_most_others_spin(spinning, left, named):
+    """Of half of the nodes and more none is what the others wait for: the job ends."""
+    gone = [said(f"m{i}", signal="left", onset=12.0, weight=-4.0, released=True) for i in range(left)]
+    assert len(suspects([said(nodes=spinning + left), *votes(spinning), *gone])) == named
+
+
+@pytest.mark.parametrize(("left_at", "counted"), [(12.0, 4), (900.0, 5)])
+def test_the_node_that_the_others_wait_for_does_not_vote_against_their_hang(left_at, counted):
+    """That the job has left it is why they wait; of a job that is ended later it counts."""
+    gone = said("n3", signal="left", onset=left_at, weight=-4.0)
+    assert len(weighed([said(nodes=4), *votes(3), gone])) == counted
+
+
+@pytest.mark.parametrize(("onset", "counted"), [(1.0, 4), (11.0, 5)], ids=["before", "since"])
+@pytest.mark.parametrize("signal", ["paused", "ended", "left"])
+def test_what_was_said_before_the_last_step_does_not_make_a_hang_less_sure(signal, onset, counted):
+    """As the start of the job; what is said since then is about this stop."""
+    told = said("n0", signal=signal, onset=onset, weight=-4.0, released=True)
+    assert len(weighed([said(nodes=4), *votes(3, spinning=0.0), told])) == counted
+
+
+def test_ranks_that_did_not_arrive_say_more_than_a_node_that_the_job_has_left():
+    """Launchers that end with their rank leave nodes in any order."""
+    rank = Suspect(subject=Subject(type="rank", cluster="c", rank=5, job_id="j"), probability=0.9)
+    gone = said("n3", signal="left", onset=12.0, weight=-4.0)
+    assert suspects([said(nodes=4, suspects=(rank,)), *votes(3), gone]) == (rank,)
 
 
 def test_the_ranks_that_did_not_arrive_are_suspected():

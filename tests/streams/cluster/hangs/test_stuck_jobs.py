@@ -86,11 +86,11 @@ def test_a_job_whose_nodes_all_spin_is_hung(nodes, ports):
         (SPIN, 0, None),
         (SPIN, 60, "n0: fell quiet"),
         (IDLE, 0, "n0: does not spin while the others do"),
-        (GONE, 0, "n0: its processes have gone"),
+        (GONE, 0, "n0: nothing of the job is left on its GPUs"),
     ],
 )
 def test_the_node_that_the_others_wait_for_is_named(first, late, why):
-    """It stopped by more than a reading before the others, or does not spin, or its processes died."""
+    """It stopped by more than a reading before the others, or does not spin, or the job has left it."""
     found = findings(samples(hangs_at(1500, first, late=late)))
     notes = [e.note for e in found[-1].evidence if e.metric == "hang.suspects"]
     assert [note[: len(why or "")] for note in notes] == ([why] if why else [])

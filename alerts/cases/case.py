@@ -33,7 +33,7 @@ class Case:
     of its tensor-parallel group wait for this rank. ``certain``: a hang that was once known to be no pause.
     ``by_plan``: its present activity began as its job announced a change of its work.
     ``before_stop``: a job that was found to hang, as it was before it stopped anew; None once the new stop is
-    found to be a hang as well.
+    found to be a hang as well. ``shown``: of a hang that is over, what its machines showed while it stood.
     """
 
     key: str
@@ -63,6 +63,7 @@ class Case:
     certain: bool = False
     by_plan: bool = False
     before_stop: Self | None = None
+    shown: tuple[Suspicion, ...] = ()
 
     @property
     def rule(self) -> Kind:
@@ -98,6 +99,10 @@ class Case:
     def suspicions(self) -> tuple[Suspicion, ...]:
         """Return the latest suspicions of the current sources."""
         return tuple(source.latest for source in self.current.values())
+
+    def suspicions_since(self, ts: float) -> tuple[Suspicion, ...]:
+        """Return the latest suspicions of the sources that were active after ``ts``."""
+        return tuple(source.latest for source in self.sources.values() if source.until > ts)
 
     def accrued(self, ts: float) -> Self:
         """Return it with the cost of a stopped job until ``ts``."""

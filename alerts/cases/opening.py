@@ -9,7 +9,15 @@ from alerts.cases.grouping import grouped, members_of, with_groups
 from alerts.cases.lifecycle import NOTIFIED, transition
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
-from alerts.reasoning.corroborate import at_work_from, certain, corroborated, over, planned, released
+from alerts.reasoning.corroborate import (
+    at_work_from,
+    certain,
+    corroborated,
+    over,
+    planned,
+    released,
+    shown_by_machines,
+)
 from alerts.reasoning.sustained import is_sustained
 
 
@@ -62,6 +70,10 @@ def _follow_hangs(scope: Scope, ts: float) -> Scope:
             scope = scope.having(case.all_cleared(ts))
         elif certain(case, scope.cases.values()):
             scope = scope.having(replace(case, certain=True))
+    for case in [c for c in scope.cases.values() if c.rule.hang and c.opened_at is not None]:
+        if not case.active and not case.shown:
+            # Its machines work again, or have other work: what they showed is kept as it was.
+            scope = scope.having(replace(case, shown=shown_by_machines(case, scope.cases.values())))
     return scope
 
 

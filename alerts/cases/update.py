@@ -113,6 +113,7 @@ def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
         # Each stop has to be found a hang: the next pause of a job that hung once is no relapse.
         status="suspected" if hang else transition(case.status, "raised_again"),
         before_stop=case if hang else None,
+        shown=(),
         ended_at=None,
         since=s.onset,
         flaps=case.flaps + 1,

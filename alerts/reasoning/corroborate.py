@@ -77,6 +77,12 @@ def released(case: Case, others: Iterable[Case]) -> bool:
     return hang.ended(_no_progress(case), _of_nodes(others), for_good=True)
 
 
+def shown_by_machines(case: Case, others: Iterable[Case]) -> tuple[Suspicion, ...]:
+    """Return what the machines of a hang have shown while it stands, without what was done about it."""
+    idle = (other for other in others if other.kind == IDLE)
+    return hang.while_it_stood(s for other in idle for s in other.suspicions_since(case.since))
+
+
 def at_work_from(case: Case, others: Iterable[Case]) -> float:
     """Return from when on the machines of a job at a stop have worked for a minute again, infinite if not.
 

@@ -156,6 +156,16 @@ def until_found(suspicions: Iterable[Suspicion], found_at: float) -> tuple[Suspi
     )
 
 
+def while_it_stood(suspicions: Iterable[Suspicion]) -> tuple[Suspicion, ...]:
+    """Return the suspicions of a stop without the end of the job on nodes that waited before: it was ended
+    because it hung."""
+    told = tuple(suspicions)
+    waited = {v.subject.node for v in votes_among(told) if v.signal == "idle"}
+    return tuple(
+        s for s in told if not (isinstance(s, HangVote) and s.signal == "left" and s.subject.node in waited)
+    )
+
+
 def weighed(suspicions: Collection[Suspicion]) -> list[Suspicion]:
     """Return the suspicions that tell how surely a job hangs.
 

@@ -12,9 +12,10 @@ from alerts.cases.explaining import explaining_key, supporting
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
-from alerts.kinds import kind_of
+from alerts.kinds import IDLE, kind_of
 from alerts.reasoning import hang
 from alerts.reasoning.calibration import Basis
+from alerts.reasoning.corroborate import shown_by_machines
 from alerts.reasoning.fusion import basis_of, cause, confidence
 from alerts.reasoning.sustained import is_sustained
 from alerts.report.action import action, watch
@@ -155,7 +156,7 @@ def render(sources: Sources, config: FindingConfig, *, identity: str | None = No
 def _brief(sources: Sources, config: FindingConfig) -> _Brief:
     case, helpers = sources.case, sources.helpers
     own = case.suspicions()
-    suspicions = own + tuple(s for helper in helpers for s in helper.suspicions())
+    suspicions = own + _of_helpers(case, helpers)
     if case.rule.hang and case.opened_at is not None:
         suspicions = hang.until_found(suspicions, _found_at(case, case.opened_at))
     accounts = (case, *sources.charged)
@@ -183,6 +184,14 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
         rate=math.fsum(c.account.per_hour(live=c.live) for c in accounts),
         suspects=_suspects(sources, suspicions),
     )
+
+
+def _of_helpers(case: Case, helpers: Iterable[Case]) -> tuple[Suspicion, ...]:
+    """Return what supporting cases show; of the machines of a hang all that they showed while it stood."""
+    if not case.rule.hang or case.opened_at is None:
+        return tuple(s for helper in helpers for s in helper.suspicions())
+    others = tuple(s for helper in helpers if helper.kind != IDLE for s in helper.suspicions())
+    return others + (case.shown or shown_by_machines(case, helpers))
 
 
 def _cause(case: Case, own: tuple[Suspicion, ...], suspicions: tuple[Suspicion, ...]) -> Cause:

@@ -6,7 +6,8 @@ from alerts.cases.fold import advance, apply
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.reasoning.corroborate import excused
-from slowrank.telemetry import HangVote, Subject
+from alerts.report.render import render, sources_of
+from slowrank.telemetry import Evidence, HangVote, Subject
 
 CONFIG = FindingConfig()
 JOB = Subject(type="job", cluster="c", job_id="j", attempt=0)
@@ -53,6 +54,80 @@ def after(votes, until):
     *_, scope = [scope, *(step for _, step in advance(scope, until, CONFIG, inclusive=True))]
     (case,) = scope.cases.values()
     return case
+
+
+def machine(node, onset, after, state="raise", *, signal="idle", spinning=1.0):
+    """A vote of a node: on a stop, or that the job has left it."""
+    shown = Evidence(metric="gpu.spinning_ratio", unit="1", detector="quiet", value=spinning)
+    return HangVote(
+        cluster="c",
+        detector=f"quiet.{signal}",
+        family="clocks" if signal == "idle" else "host",
+        kind="hang.job",
+        state=state,
+        subject=Subject(type="node", cluster="c", node=node, job_id="j"),
+        ts=onset + after,
+        onset=onset,
+        onset_lo=onset - 1.0,
+        onset_hi=onset,
+        score=1.0,
+        log_likelihood_ratio=3.0 if signal == "idle" else -4.0,
+        signal=signal,
+        evidence=(shown,) if signal == "idle" else (),
+    )
+
+
+def ended_and_restarted(left_from, steps_at=None, *, span=0.0):
+    """The votes of four nodes of a job that stops at 1000 as n0 does not spin, is ended and steps again."""
+    voted = [machine(f"n{i}", 1002.0 + i, 10.0, spinning=span if i == 0 else 1.0) for i in range(4)]
+    found = [vote(1000.0, 20.0), vote(1000.0, 60.0, certain=True)]
+    gone = []
+    for i in range(4):
+        at = left_from + i
+        gone.append(machine(f"n{i}", 1002.0 + i, at - 1002.0 - i, "clear"))
+        gone.append(machine(f"n{i}", at, 0.0, signal="left"))
+    again = [] if steps_at is None else [vote(1000.0, steps_at - 1000.0, "clear")]
+    return sorted([*voted, *found, *gone, *again], key=lambda v: v.ts)
+
+
+def told(votes, until):
+    """Return what the finding of the job tells at ``until``: its suspects, evidence and confidence."""
+    scope = Scope()
+    for v in (v for v in votes if v.ts <= until):
+        *_, scope = [scope, *(step for _, step in advance(scope, v.ts, CONFIG, inclusive=False))]
+        scope = apply(scope, [v], CONFIG)
+    *_, scope = [scope, *(step for _, step in advance(scope, until, CONFIG, inclusive=True))]
+    (case,) = [c for c in scope.cases.values() if c.rule.hang]
+    finding = render(sources_of(scope, case, CONFIG), CONFIG)
+    suspects = [s.subject.node for s in finding.suspects]
+    return suspects, sorted({e.metric for e in finding.evidence}), finding.confidence
+
+
+@pytest.mark.parametrize("left_from", [1060.0, 1500.0], ids=["by a watchdog", "by hand"])
+@pytest.mark.parametrize(
+    ("steps_at", "until"),
+    [(None, 1.5), (None, 4.0), (200.0, 201.0), (200.0, 2500.0)],
+    ids=["as it is ended", "ended", "as it steps again", "resolved"],
+)
+def test_a_hang_that_is_over_tells_what_it_told_while_it_stood(left_from, steps_at, until):
+    """Whom the others waited for, why, and how surely; that it was ended is what was done about it."""
+    votes = ended_and_restarted(left_from, steps_at and left_from + steps_at)
+    before = told(votes, left_from - 1.0)
+    assert before == (["n0"], ["gpu.spinning_ratio", "hang.suspects"], pytest.approx(before[2]))
+    assert told(votes, left_from + until) == before
+
+
+def test_what_a_job_does_after_a_hang_changes_nothing_that_the_hang_told():
+    """A later pause of its machines is on another account."""
+    votes = ended_and_restarted(1500.0, 1700.0)
+    later = [machine("n2", 1800.0, 10.0, spinning=0.0), machine("n2", 1800.0, 40.0, "clear")]
+    assert told([*votes, *later], 4000.0) == told(votes, 4000.0)
+
+
+def test_nobody_is_suspected_for_leaving_first_where_all_waited():
+    """Nodes of a job that is ended leave one after the other."""
+    votes = ended_and_restarted(1060.0, span=1.0)
+    assert [told(votes, at)[0] for at in (1059.0, 1060.5, 1061.5, 1070.0)] == [[], [], [], []]
 
 
 def figures(case):

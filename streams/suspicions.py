@@ -130,6 +130,7 @@ class HangClaim(Claim):
     lasting: bool = False
     certain: bool = False
     released: bool = False
+    reused: bool = False
     stuck_since: float = 0.0
     resting: bool = False
 
@@ -145,6 +146,7 @@ class HangClaim(Claim):
             lasting=self.lasting,
             certain=self.certain,
             released=self.released,
+            reused=self.reused,
             stuck_since=self.stuck_since,
             resting=self.resting,
         )

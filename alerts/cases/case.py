@@ -109,6 +109,11 @@ class Case:
         account = self.account.accrued(ts, live=self.live)
         return self if account is self.account else replace(self, account=account)
 
+    def released(self, ts: float) -> Self:
+        """Return it for a stopped job that has no machines any more from ``ts`` on, or an earlier time."""
+        account = self.account.released(ts, live=self.live)
+        return self if account is self.account else replace(self, account=account)
+
     def moved(self, ts: float) -> Self:
         """Return it for a job that does not stand still any more, from ``ts`` on."""
         account = self.account.moved(ts, live=self.live)
@@ -119,8 +124,9 @@ class Case:
         if self.before_stop is None:
             return self
         # What the stop cost is dropped, unless it is on the account of a case that explains it by now.
-        lost = min(self.account.lost, self.before_stop.account.lost)
-        return replace(self.before_stop, account=replace(self.account, lost=lost))
+        account = self.before_stop.account
+        lost, charged_to = min(self.account.lost, account.lost), self.account.charged_to
+        return replace(self.before_stop, account=replace(account, lost=lost, charged_to=charged_to))
 
     def all_cleared(self, ts: float) -> Self:
         """Return it with every source cleared at ``ts``, unless it was before."""

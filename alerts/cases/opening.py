@@ -13,6 +13,7 @@ from alerts.reasoning.corroborate import (
     at_work_from,
     certain,
     corroborated,
+    gone,
     over,
     planned,
     released,
@@ -62,7 +63,9 @@ def _follow_plans(scope: Scope, config: FindingConfig) -> Scope:
 def _follow_hangs(scope: Scope, ts: float) -> Scope:
     others = scope.cases.values()
     for case in [c for c in others if c.account.stalled]:
-        until = ts if released(case, others) else at_work_from(case, others)
+        if released(case, others):
+            scope = scope.having(case := case.released(ts))
+        until = ts if gone(case, others) else min(at_work_from(case, others), case.account.waits_until)
         if until <= ts:
             scope = scope.having(case.moved(until))
     for case in [c for c in scope.cases.values() if c.rule.hang and c.status in NOTIFIED]:

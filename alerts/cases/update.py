@@ -1,5 +1,6 @@
 """How one suspicion changes its case: opened, refreshed, resumed after a pause, or cleared."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -125,7 +126,7 @@ def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
         slow=case.slow if case.live else case.slow.anew(),
         sustained=case.sustained and case.live,
         intermittent=case.intermittent or len(recent) >= config.flap_count,
-        account=replace(case.account, accrued_to=accrued_to),
+        account=replace(case.account, accrued_to=accrued_to, released_at=math.inf),
     )
 
 

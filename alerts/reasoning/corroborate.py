@@ -73,8 +73,13 @@ def over(case: Case, others: Iterable[Case]) -> bool:
 
 
 def released(case: Case, others: Iterable[Case]) -> bool:
-    """Return whether a job that stands still has ended or has no machines any more: then it loses nothing."""
-    return hang.ended(_no_progress(case), _of_nodes(others), for_good=True)
+    """Return whether a job that stands still has ended or has no machines any more."""
+    return hang.ended(_no_progress(case), _of_nodes(others), how="released")
+
+
+def gone(case: Case, others: Iterable[Case]) -> bool:
+    """Return whether a job that stands still has ended or others have its machines: then it loses nothing."""
+    return hang.ended(_no_progress(case), _of_nodes(others), how="reused")
 
 
 def shown_by_machines(case: Case, others: Iterable[Case]) -> tuple[Suspicion, ...]:

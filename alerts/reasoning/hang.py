@@ -27,6 +27,7 @@ The rule, its shares and its times are our own, measured on our own simulator:
 
 import math
 from collections.abc import Collection, Iterable
+from typing import Literal
 
 from slowrank.telemetry import Evidence, HangVote, Suspicion
 from slowrank.telemetry.records import Suspect
@@ -132,16 +133,21 @@ def excused(no_progress: Collection[HangVote], of_nodes: Collection[HangVote]) -
 
 
 def ended(
-    no_progress: Collection[HangVote], of_nodes: Collection[HangVote], *, for_good: bool = False
+    no_progress: Collection[HangVote],
+    of_nodes: Collection[HangVote],
+    *,
+    how: Literal["left", "released", "reused"] = "left",
 ) -> bool:
     """Return whether the job has ended since its last step: by its own event, or by leaving its machines.
 
-    ``for_good``: only machines that it has released count, not those that may wait for its next attempt.
+    ``how``: of the machines that it has left, those without the job or with another one count; the rest may
+    wait for its next attempt.
     """
     since, nodes = _since(no_progress), max((v.nodes for v in no_progress), default=math.inf)
     # What was reported before the last step is about an earlier attempt.
     recent = [v for v in of_nodes if v.onset >= since and not _looks_left(no_progress, v)]
-    left = {v.subject.node for v in recent if v.signal == "left" and (v.released or not for_good)}
+    gone = [v for v in recent if v.signal == "left"]
+    left = {v.subject.node for v in gone if how == "left" or getattr(v, how)}
     needed = min(NODE_SHARE * nodes, _electorate(nodes, _without_telemetry(of_nodes) - left))
     return any(v.signal == "ended" for v in recent) or 0 < len(left) >= needed
 

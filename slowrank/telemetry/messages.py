@@ -106,12 +106,12 @@ class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
     ``early``: steps are missing for a shorter time than any job is allowed to pause. ``certain``: for longer
     than any pause of the job so far, or the node has been idle for longer than any undeclared pause.
     ``both_signs``: the idle node neither sends nor computes, ``lasting``: for most of a minute. ``released``:
-    the node that the job has left has another job, or none. ``alone``: steps are missing for so long, or of
-    a few ranks alone at the last step, that this suffices where no node of the job sends samples of both GPUs
-    and ports. ``heard``: when a rank last reported that it waits in the step, 0 where none has.
-    ``by_nodes``: of a job that sends no step rows, what its nodes show together. ``stuck_since``: since when
-    the GPUs of the node have spun for nothing, where that is longer than any pause of the job so far, else 0;
-    ``resting``: for minutes they have done that or stood idle.
+    the node that the job has left has another job, or none; ``reused``: another job. ``alone``: steps are
+    missing for so long, or of a few ranks alone at the last step, that this suffices where no node of the job
+    sends samples of both GPUs and ports. ``heard``: when a rank last reported that it waits in the step, 0
+    where none has. ``by_nodes``: of a job that sends no step rows, what its nodes show together.
+    ``stuck_since``: since when the GPUs of the node have spun for nothing, where that is longer than any
+    pause of the job so far, else 0; ``resting``: for minutes they have done that or stood idle.
     """
 
     signal: HangSignal
@@ -120,6 +120,7 @@ class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
     both_signs: bool = False
     lasting: bool = False
     released: bool = False
+    reused: bool = False
     alone: bool = False
     heard: float = 0.0
     by_nodes: bool = False

@@ -132,10 +132,10 @@ class HangAttribution:
 
     def _standing_still(self, finding: Finding, hang: Case, cause: Case) -> Finding:
         """Return the finding of a hang with what its job loses until ``cause`` has ended or it moves."""
-        if hang.live or hang.ended_at is None:
+        account, ended_at = hang.account, math.inf if hang.live else hang.ended_at
+        if ended_at is None:
             return finding
-        account = hang.account
-        lost = account.after_end(hang.ended_at, math.inf if cause.ended_at is None else cause.ended_at)
+        lost = account.after_end(ended_at, math.inf if cause.ended_at is None else cause.ended_at)
         if not lost:
             return finding
         waits = account.stalled and cause.live

@@ -8,6 +8,10 @@ from typing import Self
 # (``JobStageConfig.update_seconds``): of a stop of ten minutes the last version lacks 5 % at most.
 ACCRUE_SECONDS = 30.0
 
+# How long a job whose nodes report no job is taken to wait for its next attempt. Chosen: a scheduler restarts
+# it within minutes, by itself or told to; one that is given up has no event, and costs no more than this.
+NEXT_ATTEMPT_SECONDS = 3600.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuHoursLost:
@@ -17,11 +21,12 @@ class GpuHoursLost:
 
     with N GPUs of the job. The step records carry the first sum as a total since the onset, of which each
     suspicion adds what is new (``source.new_loss``); the integral runs from the last step until the job moves
-    or has released its machines. The formula for jobs without a healthy past is in ``alerts.report.cost``.
+    or others have its machines. The formula for jobs without a healthy past is in ``alerts.report.cost``.
 
     ``rate``: what slow steps cost at present, GPU-hours an hour. ``stalled``: a job of ``gpus`` stands still,
-    which is in ``lost`` up to the event time ``accrued_to``. ``charged_to``: dedup key of the case that
-    explained this one last and has its losses on its own account.
+    which is in ``lost`` up to the event time ``accrued_to``. ``released_at``: since when it has no machines;
+    what it loses then counts as far as a machine is the cause (``after_end``). ``charged_to``: dedup key of
+    the case that explained this one last and has its losses on its own account.
     """
 
     lost: float = 0.0
@@ -29,22 +34,35 @@ class GpuHoursLost:
     gpus: int = 0
     stalled: bool = False
     accrued_to: float = 0.0
+    released_at: float = math.inf
     charged_to: str | None = None
 
     def accrued(self, ts: float, *, live: bool) -> Self:
         """Return it with the cost of the stop until ``ts``; of a case that has ended only the time moves."""
         if not self.stalled or ts <= self.accrued_to:
             return self
-        hours = self.gpus * (ts - self.accrued_to) / 3600.0 if live else 0.0
-        return replace(self, lost=self.lost + hours, accrued_to=ts)
+        seconds = max(0.0, min(ts, self.released_at) - self.accrued_to) if live else 0.0
+        return replace(self, lost=self.lost + self.gpus * seconds / 3600.0, accrued_to=ts)
+
+    def released(self, ts: float, *, live: bool) -> Self:
+        """Return it for a job without machines from ``ts`` on, which may wait for its next attempt."""
+        if not self.stalled or self.released_at <= ts:
+            return self
+        return replace(self.accrued(ts, live=live), released_at=ts)
 
     def moved(self, ts: float, *, live: bool) -> Self:
         """Return it for a job that does not stand still any more, from ``ts`` on."""
         return replace(self.accrued(ts, live=live), stalled=False) if self.stalled else self
 
+    @property
+    def waits_until(self) -> float:
+        """Until when a job without machines counts as one that waits for its next attempt."""
+        return self.released_at + NEXT_ATTEMPT_SECONDS
+
     def per_hour(self, *, live: bool) -> float:
         """Return the GPU-hours lost an hour at present."""
-        return self.rate + (self.gpus if self.stalled and live else 0)
+        stands = self.stalled and live and self.released_at == math.inf
+        return self.rate + (self.gpus if stands else 0)
 
     def next_version(self, until: float = -math.inf) -> float:
         """Return when a stop's cost is due to be reported next, or the last such time up to ``until``."""
@@ -54,6 +72,7 @@ class GpuHoursLost:
     def after_end(self, ended_at: float, until: float) -> float:
         """Return the GPU-hours of a job that stands still after its case has ended, up to ``until`` at most.
 
-        When its processes have given up it is no hang any more, but what stopped it still costs the machines.
+        When its processes have given up it is no hang any more, but what stopped it still costs the job.
         """
-        return self.gpus * max(0.0, min(self.accrued_to, until) - ended_at) / 3600.0
+        since = min(ended_at, self.released_at)
+        return self.gpus * max(0.0, min(self.accrued_to, until) - since) / 3600.0

@@ -76,12 +76,14 @@ class IdleNodes:
         self._used = np.zeros(nodes, np.bool_)
         self._read_at = np.full(nodes, np.nan)
         self._left = ConditionBank(nodes)
+        # Of nodes without a job, the one that they had last: it may wait for its next attempt.
+        self._last_job: dict[int, str] = {}
 
     def update(self, batch: Batch, increases: Increases) -> Found:
         """Test the nodes of the batch that are in a job; yield the votes that change."""
         for k, before in batch.left_jobs.items():
-            if before is not None:
-                yield from ((k, s) for s in self._withdraw(batch, k, before))
+            told = self._taken(batch, k) if before is None else self._withdraw(batch, k, before)
+            yield from ((k, s) for s in told)
         with_job = np.flatnonzero(batch.in_job)
         if len(with_job) == len(batch):
             yield from self._test(batch, with_job, batch.rows, _reading(batch, increases["nic"], slice(None)))
@@ -98,6 +100,7 @@ class IdleNodes:
         self._raised.pop(node, None)
         self._used[node], self._is_raised[node] = False, False
         self._left.forget(node)
+        self._last_job.pop(node, None)
 
     def carry(self, node: int, source: "IdleNodes", origin: Origin) -> None:
         """Take over what was raised; what is usual is learned anew with other devices."""
@@ -106,6 +109,8 @@ class IdleNodes:
         if row in source._raised:
             self._raised[node], self._is_raised[node] = source._raised[row], True
         self._left.carry(node, source._left, row)
+        if row in source._last_job:
+            self._last_job[node] = source._last_job[row]
 
     def _withdraw(self, batch: Batch, k: int, job: str) -> list[Suspicion]:
         """Clear the vote on the job that a node has left, and vote against its hang if it used the GPUs."""
@@ -116,7 +121,15 @@ class IdleNodes:
         used, self._used[node] = bool(self._used[node]), False
         if not used:
             return found
-        return [*found, _left(replace(batch.location(k), job_id=job), "raise", ts, ts, released=True)]
+        location = batch.location(k)
+        if location.job_id is None:
+            self._last_job[node] = job
+        return [*found, _released(location, job, ts)]
+
+    def _taken(self, batch: Batch, k: int) -> list[Suspicion]:
+        """Return what a node without a job says of its last one when it has a job again."""
+        job, location = self._last_job.pop(int(batch.index[k]), None), batch.location(k)
+        return [] if job in (None, location.job_id) else [_released(location, job, float(batch.ts[k]))]
 
     def _test(self, batch: Batch, with_job: Numbers, nodes: Rows, reading: NodeReading) -> Found:
         result = self._bank.update(nodes, reading)
@@ -223,11 +236,20 @@ class _NodeResult:
         )
 
 
-def _left(location: Location, state: State, ts: float, onset: float, *, released: bool = False) -> HangVote:
+def _released(location: Location, job: str, ts: float) -> HangVote:
+    """Return a vote against a hang of ``job``: the node has another one, or none."""
+    reused = location.job_id is not None
+    return _left(replace(location, job_id=job), "raise", ts, ts, released=True, reused=reused)
+
+
+def _left(
+    location: Location, state: State, ts: float, onset: float, *, released: bool = False, reused: bool = False
+) -> HangVote:
     """Return a vote against a hang: the job has left the node."""
     claim = HangClaim(
         signal="left",
         released=released,
+        reused=reused,
         detector="quiet.ended",
         score=2.0 if released else 1.0,
         family="host",

@@ -185,6 +185,57 @@ def test_the_finding_lasts_as_long_as_the_job_stands_still():
     assert (ended.status, ended.resolved_at) == ("resolved", T0 + 800)
 
 
+def release(ts, *, reused=False):
+    """Every node says that the job has left it, for another one or for none."""
+    said = (
+        HangClaim(
+            signal="left",
+            detector="quiet.ended",
+            family="host",
+            subject=place(node).whole_node(),
+            weight=-4.0,
+            released=True,
+            reused=reused,
+        )
+        for node in NODES
+    )
+    return [c.suspicion("raise", ts=T0 + ts, onset=T0 + ts) for c in said]
+
+
+def job_end(ts):
+    said = HangClaim(
+        signal="ended", detector="job.ended", family="job", subject=place("n0").whole_node(), weight=-4.0
+    )
+    return [said.suspicion("raise", ts=T0 + ts, onset=T0 + ts)]
+
+
+@pytest.mark.parametrize(
+    ("later", "until"),
+    [
+        (hang(500, state="clear"), 500),
+        (release(700, reused=True), 700),
+        (job_end(900), 900),
+        ([*hang(500, state="clear"), *hang(1520, stop=1500.0)[:1], *hang(1530, state="clear")[:1]], 500),
+        ([], 160 + 3600),
+    ],
+    ids=["the next step", "another job", "the end", "a pause later", "for an hour"],
+)
+def test_a_fault_has_the_cost_of_its_stop_also_while_the_job_has_no_machines(later, until):
+    """The job is gone from its machines at 160 s and waits for its next attempt there or elsewhere."""
+    stuck = [*announced(), fault(STOP + 0.5), *hang(), *release(160)]
+    down, over = (run(*stuck, *said, until=end, step=10) for said, end in (([], 480), (later, 4500)))
+    assert last(down, "xid.79").gpu_hours_lost_per_hour == 32.0
+    found = last(over, "xid.79")
+    assert found.gpu_hours_lost == pytest.approx(32 * (until - STOP) / 3600, abs=1e-3)
+    assert found.gpu_hours_lost_per_hour == 0.0
+
+
+def test_a_stop_without_a_fault_costs_nothing_once_the_job_has_no_machines():
+    found = last(run(*announced(), *hang(), *release(160), until=1000), "hang.job")
+    assert found.gpu_hours_lost == pytest.approx(32 * 60 / 3600, abs=1e-3)
+    assert found.gpu_hours_lost_per_hour == 0.0
+
+
 def test_a_job_that_moved_away_is_not_stopped_by_its_former_node():
     """A node in repair explains no hang of a job that has left it."""
     moved = announced([*NODES[:1], *NODES[2:]], ts=900)

@@ -164,6 +164,16 @@ def test_a_job_that_leaves_is_a_vote_against_its_hang():
     assert left.log_likelihood_ratio < 0
 
 
+@pytest.mark.parametrize(("later", "said"), [("k", [(80.0, "j", True)]), ("j", []), (None, [])])
+def test_a_node_says_when_it_has_another_job_than_its_last(later, said):
+    """The next attempt of the same job is no other one."""
+    node = Node()
+    heard(node, range(60))
+    assert [s.reused for s in heard(node, range(60, 80), job=None)] == [False]
+    again = heard(node, range(80, 100), job=later)
+    assert [(s.ts, s.subject.job_id, s.reused) for s in again if s.released] == said
+
+
 def test_a_node_read_once_a_minute_votes_that_it_is_stuck():
     """Three minutes in which its GPUs spin and nothing is sent, after ten minutes of work."""
     node = Node()

@@ -16,8 +16,8 @@ from streams.job.view import JobView
 
 MISSING = Aspect("missing", ends_with="rank")
 
-# Share of a node's ranks, from which on they are told as the node: as the finding stage gathers them
-# (``FindingConfig.node_group_share``). Fewer are told at once, and each by itself.
+# Share of a node's ranks, from which on they are reported as the node: as the finding stage gathers them
+# (``FindingConfig.node_group_share``). Fewer are reported at once, and each by itself.
 _MOST_OF_NODE = 0.75
 
 

@@ -127,7 +127,7 @@ class IdleNodes:
         return [*found, _released(location, job, ts)]
 
     def _taken(self, batch: Batch, k: int) -> list[Suspicion]:
-        """Return what a node without a job says of its last one when it has a job again."""
+        """Return what a node without a job reports about its last one when it has a job again."""
         job, location = self._last_job.pop(int(batch.index[k]), None), batch.location(k)
         return [] if job in (None, location.job_id) else [_released(location, job, float(batch.ts[k]))]
 

@@ -39,8 +39,11 @@ TABLE = {
     "detectors.peers": "detectors detectors.peers.places detectors.straggler numpy",
     "detectors.peers.places": "detectors detectors.peers detectors.straggler numpy",
     "detectors.straggler": "detectors detectors.changepoint detectors.job detectors.peers"
-    " detectors.straggler.alternatives numpy",
-    "detectors.straggler.alternatives": "detectors detectors.peers detectors.straggler numpy",
+    " detectors.straggler.alternatives detectors.straggler.evidence numpy",
+    "detectors.straggler.alternatives": "detectors detectors.peers detectors.straggler"
+    " detectors.straggler.evidence numpy",
+    "detectors.straggler.evidence": "detectors detectors.changepoint detectors.job detectors.peers"
+    " detectors.peers.places detectors.straggler detectors.straggler.alternatives numpy",
     "alerts": "slowrank.telemetry alerts.finding alerts.cases alerts.reasoning alerts.report",
     "alerts.finding": "slowrank.telemetry msgspec",
     "alerts.cases": "slowrank.telemetry alerts alerts.cases.cost alerts.finding alerts.reasoning msgspec",

@@ -28,9 +28,9 @@ from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
 from detectors.straggler.alternatives.usual_noise import block_length, is_as_usual
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate, deviations
+from detectors.straggler.evidence.timing_channel import Fit, TimingChannel, fit_noise
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.slow_sets import Gates
-from detectors.straggler.timing_channel import TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -70,15 +70,15 @@ class BatchMates:
         self._not_before = np.zeros(ranks, dtype=np.intp)
         self.recovered: list[int] = []
 
-    def refit(self, ratios: Ratios, steps: int, skip: int, *, largest_move: float | None) -> None:
-        """Learn what is usual of ranks beside their mates from the last ``steps`` less the last ``skip``."""
+    def refit(self, ratios: Ratios, fit: Fit) -> None:
+        """Learn what is usual of ranks beside their mates."""
         if not self._is_sought(ratios):
             return
         if self._channel is None:
-            self._channel, largest_move = TimingChannel(ratios.ranks), None
-        x = self._ratios(ratios, steps + skip)
-        noise = fit_noise(x[: len(x) - skip], self._alike, floor=ratios.config.floor, prior=1.0)
-        self._channel.refit(noise, largest_move=largest_move)
+            self._channel = TimingChannel(ratios.ranks)
+        x = self._ratios(ratios, fit.steps + fit.skip)
+        noise = fit_noise(x[: len(x) - fit.skip], self._alike, floor=ratios.config.floor, prior=1.0)
+        self._channel.refit(noise, largest_move=fit.largest_move)
 
     def found(
         self, ratios: Ratios, channel: TimingChannel, confirmed: Sequence[Candidate], gates: Gates

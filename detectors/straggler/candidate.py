@@ -10,8 +10,8 @@ from detectors.changepoint.llr_cusum import locate_onset
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
 from detectors.straggler.core import Timing
+from detectors.straggler.evidence.timing_channel import TimingChannel
 from detectors.straggler.onset_time import Dated, date_onset
-from detectors.straggler.timing_channel import TimingChannel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]

@@ -20,9 +20,9 @@ from detectors.straggler.core import (
     PeerFigures,
     SlowRank,
 )
+from detectors.straggler.evidence.timing_channel import TimingChannel
 from detectors.straggler.mates import TensorGroup, mates
 from detectors.straggler.onset_time import date_onset
-from detectors.straggler.timing_channel import TimingChannel
 
 # Steps before the onset that its own past is taken from. Chosen: those of a baseline (``StragglerConfig``).
 _PAST_STEPS = 100

@@ -22,7 +22,7 @@ from detectors.straggler.alternatives.more_work import has_more_work
 from detectors.straggler.alternatives.waiting import waits_least
 from detectors.straggler.candidate import SLOW_SIGMAS, Candidate, candidate, deviations, noise_of
 from detectors.straggler.core import Ints, Mates, SlowRank, Timing
-from detectors.straggler.timing_channel import QUIET_STEPS, TimingChannel
+from detectors.straggler.evidence.timing_channel import QUIET_STEPS, TimingChannel
 
 Bools = npt.NDArray[np.bool_]
 

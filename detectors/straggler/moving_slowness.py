@@ -15,7 +15,7 @@ from detectors.peers.rotating_slowness import RotatingSlowness
 from detectors.peers.shared_work import MovingWork, SharedWork
 from detectors.straggler.alternatives.usual_noise import block_length, wanders
 from detectors.straggler.candidate import FEW, Candidate, deviations
-from detectors.straggler.timing_channel import TimingChannel
+from detectors.straggler.evidence.timing_channel import TimingChannel
 
 Bools = npt.NDArray[np.bool_]
 

@@ -19,8 +19,8 @@ from detectors.straggler.alternatives.position import comes_with_its_place, goes
 from detectors.straggler.alternatives.waiting import waits_least
 from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, deviations, over_peers
 from detectors.straggler.core import SlowRank
+from detectors.straggler.evidence.timing_channel import TimingChannel
 from detectors.straggler.onset_time import date_onset
-from detectors.straggler.timing_channel import TimingChannel
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]

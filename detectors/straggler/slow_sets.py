@@ -34,8 +34,8 @@ from detectors.robust import nan_mean, nan_median
 from detectors.straggler.alternatives.confirmation import UNLIKE_PEERS
 from detectors.straggler.alternatives.usual_noise import block_length, is_as_usual
 from detectors.straggler.candidate import LOOK_BEFORE, Candidate, series_of
+from detectors.straggler.evidence.timing_channel import Fit, Noise, TimingChannel, fit_noise
 from detectors.straggler.onset_time import date_onset
-from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -104,17 +104,15 @@ class SlowSets:
         center, sigma = self._sets.spread_out(noise.center), self._sets.spread_out(noise.sigma)
         return Noise(center, sigma, noise.samples)
 
-    def refit(
-        self, ratios: Ratios, steps: int, skip: int, *, prior: float, largest_move: float | None
-    ) -> None:
-        """Learn what is usual of sets from the last ``steps`` less the last ``skip`` ones."""
-        x = self._ratios(ratios, steps + skip)
-        means = _over_others(self._means(x[: len(x) - skip]))
-        noise = fit_noise(means, _everyone(means.shape[1]), floor=ratios.config.floor, prior=prior)
-        self.channel.refit(noise, largest_move=largest_move)
+    def refit(self, ratios: Ratios, fit: Fit) -> None:
+        """Learn what is usual of sets, as of their ranks."""
+        x = self._ratios(ratios, fit.steps + fit.skip)
+        means = _over_others(self._means(x[: len(x) - fit.skip]))
+        noise = fit_noise(means, _everyone(means.shape[1]), floor=ratios.config.floor, prior=fit.prior)
+        self.channel.refit(noise, largest_move=fit.largest_move)
         self._spread[:] = np.inf
         if not self.with_batch:
-            lasting = _over_others(self._means(nan_median(self._ratios(ratios, steps, lasting=True))))
+            lasting = _over_others(self._means(nan_median(self._ratios(ratios, fit.steps, lasting=True))))
             for number in np.argsort(-np.nan_to_num(lasting))[:_STAND_OUT].tolist():
                 self._spread[number] = ratios.spread_without(self._sets.index == number)
 
@@ -257,13 +255,11 @@ class WholeSets:
         self._machines.forget()
         self._of_batches.forget()
 
-    def refit(
-        self, ratios: Ratios, steps: int, skip: int, *, prior: float, largest_move: float | None
-    ) -> None:
-        """Learn what is usual of sets from the last ``steps`` less the last ``skip`` ones."""
+    def refit(self, ratios: Ratios, fit: Fit) -> None:
+        """Learn what is usual of sets, as of their ranks."""
         for sets in (self._machines, self._of_batches):
             if sets.comparable and (ratios.comparison.shares_batches or not sets.with_batch):
-                sets.refit(ratios, steps, skip, prior=prior, largest_move=largest_move)
+                sets.refit(ratios, fit)
 
     def found(
         self,

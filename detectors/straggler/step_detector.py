@@ -39,9 +39,7 @@ from detectors.job.waits.slow_network import NetworkWatch
 from detectors.job.waits.slow_rings import RingsWatch
 from detectors.job.waits.stalls import Stalls
 from detectors.peers.intermittence import AGAIN
-from detectors.peers.job_kind import VARIABLE_DISPERSION
-from detectors.peers.node_effects import LATELY, alike, scatter, step_noise
-from detectors.peers.peers import MIN_PEERS, PeerGroups
+from detectors.peers.node_effects import alike
 from detectors.peers.places.attempt_before import AttemptBefore
 from detectors.peers.places.place_mates import PlaceMates
 from detectors.peers.places.positions import Positions
@@ -52,10 +50,9 @@ from detectors.peers.shards import Shards
 from detectors.peers.shared_work import SharedWork
 from detectors.peers.step_times import StepTimes
 from detectors.robust import nan_median
-from detectors.straggler.alternatives.confirmation import UNLIKE_PEERS, is_confirmed
-from detectors.straggler.alternatives.loading_part import loads_for_others
+from detectors.straggler.alternatives.confirmation import is_confirmed
 from detectors.straggler.batch_mates import BatchMates
-from detectors.straggler.candidate import Candidate, beyond, candidate, deviations, noise_of, series_of
+from detectors.straggler.candidate import Candidate, beyond, candidate, deviations, noise_of
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.core import (
     TIMINGS,
@@ -66,6 +63,8 @@ from detectors.straggler.core import (
     StepResult,
     Timing,
 )
+from detectors.straggler.evidence.timing_channel import TimingChannel
+from detectors.straggler.evidence.weighing import Evidence
 from detectors.straggler.explanation import explain
 from detectors.straggler.loading_together import Began, LoadingTogether, as_slow_elsewhere
 from detectors.straggler.mates import TensorGroup, likely_group, slow_with, stands_out, together
@@ -80,8 +79,7 @@ from detectors.straggler.slow_rank_figures import (
     slow_rank,
     stalling_rank,
 )
-from detectors.straggler.slow_sets import COARSE_EFFECT, WholeSets
-from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
+from detectors.straggler.slow_sets import WholeSets
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -92,10 +90,6 @@ Ints = npt.NDArray[np.intp]
 _SOON = (3, 10, 20, 30)
 _EVERY = 20
 
-# The last steps are left out of a baseline. Chosen: a fault that began in them must not have become usual
-# before it is suspected.
-_RECENT = 10
-
 # Chosen, of what a rank was slow by when it was found: from here on it still is (``alternatives``).
 _STILL = 0.5
 
@@ -105,11 +99,6 @@ _MUCH_MORE = 2.0
 # Ranks that are examined in one step. Chosen: of 8,192 ranks each takes some 10 ms, and what slows more than
 # eight machines at once is found by those that share it.
 _EXAMINED = 64
-
-# Smallest slowdowns looked for without a change to see, and while roles are unknown. Chosen: each of them is
-# within what healthy ranks show for good in that case.
-_LASTING_EFFECT = 0.05
-_UNKNOWN_ROLE_EFFECT = 0.25
 
 
 class StragglerDetector:
@@ -125,8 +114,6 @@ class StragglerDetector:
     Per step and timing: ratios to the right peers (``Ratios``), log-likelihood CUSUMs of them
     (``TimingChannel``), other explanations of each rank newly over its threshold (``alternatives``). Compute
     is examined first: a rank that computes slowly is left out of its peers' references from then on.
-    ``pace_spread`` is how much ranks differ from their peers for good, by twice its standard error
-    1/sqrt(ranks) on the safe side.
     """
 
     def __init__(
@@ -146,8 +133,7 @@ class StragglerDetector:
         positions: Positions | None = None,
     ) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes, positions)
-        self.pace_spread = 0.0
-        self._least_loading = np.full(ranks, math.inf)
+        self._evidence = Evidence(self.ratios)
         self._tensor_groups = tensor_groups
         self._together = together(self.ratios.nodes, tensor_groups)
         if shared_work is None:
@@ -163,7 +149,7 @@ class StragglerDetector:
     def _begin(self) -> None:
         """Begin to gather evidence, of which there is none."""
         ratios = self.ratios
-        self.channels: dict[Timing, TimingChannel] = {name: TimingChannel(ratios.ranks) for name in TIMINGS}
+        self._evidence.begin()
         self._network, self._rings = NetworkWatch(), RingsWatch()
         self._flapping = FlappingTransfers()
         self._stalls = Stalls(ratios.nodes.index)
@@ -172,6 +158,16 @@ class StragglerDetector:
         self._loading = LoadingTogether(ratios.nodes.index)
         self._whole = WholeSets(ratios)
         self._mates = BatchMates(ratios.ranks, self._batch_groups)
+
+    @property
+    def channels(self) -> Mapping[Timing, TimingChannel]:
+        """The evidence of each timing."""
+        return self._evidence.channels
+
+    @property
+    def pace_spread(self) -> float:
+        """How much ranks differ from their peers for good (log ratio), on the safe side."""
+        return self._evidence.pace_spread
 
     @property
     def asynchronous(self) -> bool:
@@ -212,7 +208,10 @@ class StragglerDetector:
             if ratios.learn():
                 self.channels["compute"].forget()
                 self._whole.forget()
-            self._refit()
+            fit = self._evidence.refit(self._places)
+            if fit is not None:
+                self._whole.refit(ratios, fit)
+                self._mates.refit(ratios, fit)
         # All ranks of a synchronous job take the slowest one's step: without compute times no rank stands
         # out.
         if ratios.common_clock:
@@ -399,71 +398,11 @@ class StragglerDetector:
             return likely_group(self.ratios, self.channels["compute"], slow)
         return TensorGroup(np.array([], dtype=np.intp), known=True)
 
-    def _refit(self) -> None:
-        ratios = self.ratios
-        if ratios.settled < _RECENT:
-            return
-        self._learn_spread()
-        config = ratios.config
-        n = min(ratios.settled, config.baseline)
-        # While little has been seen, the baseline needs all of it.
-        skip = _RECENT if ratios.settled > 4 * _RECENT else 0
-        small = bool(ratios.comparison.small_role.any())
-        prior = max(config.spread, 0.2 * np.nan_to_num(ratios.kind.dispersion))
-        # A prior of 1.0 leaves centres where they are seen: how far apart healthy ones lie is unknown there.
-        fits: tuple[tuple[Timing, PeerGroups, float], ...] = (
-            (
-                "compute",
-                ratios.comparison.everyone if small else ratios.comparison.groups,
-                1.0 if small or ratios.asynchronous else prior,
-            ),
-            ("data", self._loading_groups(n, skip), 1.0),
-            ("rest", ratios.comparison.everyone, 1.0),
-        )
-        largest_move = config.floor / 2 if ratios.settled > config.baseline else None
-        for name, groups, spread in fits:
-            window = ratios.history.last(series_of(name), n + skip)
-            window = window[: len(window) - skip]
-            if np.isfinite(window).any():
-                # Those that load more vary by more.
-                noise = fit_noise(window, groups, floor=config.floor, prior=spread, alike=name != "data")
-                self.channels[name].refit(noise, largest_move=largest_move)
-                if name == "compute":
-                    self._whole.refit(ratios, n, skip, prior=prior, largest_move=largest_move)
-                    self._mates.refit(ratios, n, skip, largest_move=largest_move)
-
-    def _loading_groups(self, n: int, skip: int) -> PeerGroups:
-        """Learn from ``n`` steps how much longer a rank may load for good, and who loads data for others;
-        return these and the others as groups."""
-        ratios, channel = self.ratios, self.channels["data"]
-        window = ratios.history.last(series_of("data"), n + skip)
-        usual = nan_median(window[: len(window) - skip])
-        if not np.isfinite(usual).any():
-            return ratios.comparison.everyone
-        # Beyond what ranks differ by for good, by twice the standard error of that.
-        apart = scatter(usual) * (1.0 + 2.0 / math.sqrt(ratios.ranks))
-        least = max(_LASTING_EFFECT, UNLIKE_PEERS * apart)
-        self._least_loading = np.full(ratios.ranks, least)
-        for_others = np.zeros(ratios.ranks, dtype=np.bool_)
-        for rank in np.flatnonzero((usual >= least / 2) & ~channel.exempted).tolist():
-            for_others[rank] = loads_for_others(ratios, rank, usual, self._places)
-        channel.exempt(for_others)
-        return PeerGroups.of(channel.exempted.astype(np.intp))
-
-    def _learn_spread(self) -> None:
-        # A spread seen on few ranks may be far too small: by twice its standard error.
-        self.pace_spread = self.ratios.lasting_spread() * (1.0 + 2.0 / math.sqrt(self.ratios.ranks))
-
     def _judge(self, timing: Timing) -> list[SlowRank]:
         """Weigh the last step and return who is newly found slow in ``timing``."""
         channel = self.channels[timing]
-        change, lasting = self._latest(timing)
-        if not (np.isfinite(change) | np.isfinite(lasting)).any():
+        if not self._evidence.weigh(timing):
             return []
-        # Next to nothing most of the time, on all ranks.
-        if timing != "compute" and channel.is_idle(change, lasting):
-            return []
-        self._weigh(timing, change, lasting)
         # Only ranks newly over the threshold are examined; those found before count beside them.
         due = over = (channel.scores() >= 1.0) & ~channel.raised
         if timing == "compute":
@@ -485,21 +424,6 @@ class StragglerDetector:
             self._gather(confirmed)
         return slow
 
-    def _latest(self, timing: Timing) -> tuple[Floats, Floats]:
-        """Return the ratios of the last step in which a change shows, and those in which what lasts does."""
-        history = self.ratios.history
-        change = history.last(series_of(timing), 1)[0]
-        lasting = history.last(series_of(timing, lasting=True), 1)[0]
-        if timing == "rest":
-            # One rank logs and saves for all, from the start: that is its part.
-            lasting = np.full_like(lasting, np.nan)
-        elif timing == "data":
-            # Of more loaders on one host each may take longer from the start.
-            lasting = lasting.copy()
-            for mine, _ in self.ratios.most_of_job:
-                lasting[mine] = np.nan
-        return change, lasting
-
     def _suspect(self, over: Bools) -> None:
         """Compare with no machine of ranks that are slow, or ``over`` the threshold by a change."""
         channel = self.channels["compute"]
@@ -508,7 +432,7 @@ class StragglerDetector:
         moved = self.ratios.leave_out(suspects)
         if moved is not None:
             channel.move(moved)
-            self._learn_spread()
+            self._evidence.learn_spread()
         self._whole.keep_apart(self.ratios, channel, channel.raised)
 
     def _confirm(self, timing: Timing, passed: list[Candidate], over: Bools) -> list[Candidate]:
@@ -525,7 +449,7 @@ class StragglerDetector:
         self._moving.update(ratios, channel)
         confirmed = self._moving.unexplained(ratios, [f for f in large if not may_pass(ratios, f)])
         confirmed += self._whole.found(
-            ratios, channel, confirmed, self._last_together, smallest_lasting=self._lasting_effects()
+            ratios, channel, confirmed, self._last_together, smallest_lasting=self._evidence.lasting_effects()
         )
         confirmed += self._mates.found(ratios, channel, confirmed, self._pass_together)
         return confirmed + slow_with(ratios, channel, confirmed, self._together, self._moving.visited)
@@ -694,60 +618,6 @@ class StragglerDetector:
         """Return whether ranks of as many machines as make a rotation were slow more than once lately."""
         again = self.channels["compute"].intermittence.count >= AGAIN
         return len(np.unique(self.ratios.nodes.index[again])) >= ROUND
-
-    def _weigh(self, name: Timing, change: Floats, lasting: Floats) -> None:
-        ratios, channel = self.ratios, self.channels[name]
-        fixed, learn = ratios.kind.kind == "fixed", ratios.config.learn
-        known = not math.isnan(ratios.kind.dispersion)
-        dispersion = max(ratios.kind.dispersion if known else 1.0, ratios.config.floor)
-        # Loaders and workers without a shared clock stall for some steps at a time.
-        steady = fixed and name == "compute" and not ratios.asynchronous
-        if channel.noise is None:
-            if name != "compute":
-                # The spread of the work is not that of loading, which may be reported from mid-job on.
-                return
-            sigma = np.full(ratios.ranks, dispersion)
-        else:
-            residual = change - channel.noise.center
-            sigma = np.maximum(channel.noise.sigma, self._step_noise(channel.noise, residual, name))
-            # The centre itself is known badly from few steps, and would pass for a slowdown of 3 %.
-            smallest = 0.05 if ratios.settled < 30 else 0.0
-            if dispersion > VARIABLE_DISPERSION and name == "compute":
-                smallest = COARSE_EFFECT
-            if fixed or ratios.settled >= learn + (10 if ratios.asynchronous else 0):
-                channel.weigh(residual, sigma=sigma, smallest=smallest, steady=steady)
-        shared_clock = ratios.source != "step" and not ratios.asynchronous
-        if shared_clock and ratios.settled >= (3 if fixed else learn):
-            channel.weigh_lasting(
-                np.where(ratios.comparison.groups.peers > 0, lasting, np.nan),
-                sigma=sigma,
-                smallest=self._least_loading if name == "data" else self._lasting_effects(),
-            )
-
-    def _step_noise(self, noise: Noise, residual: Floats, name: Timing) -> float:
-        """Return the noise of this very step over all ranks."""
-        if name != "compute":
-            for mine, _ in self.ratios.most_of_job if name == "data" else ():
-                # What the ranks of that machine have in common is looked for and no noise.
-                residual = residual.copy()
-                residual[mine] -= nan_median(residual[mine])
-            return scatter(residual)
-        # Suspected machines are compared with the others: what they show is no noise of these.
-        residual = np.where(self.ratios.comparison.left_out, np.nan, residual)
-        before = self.ratios.history.last("x", 1 + LATELY)[:-1] - noise.center
-        return step_noise(residual, before, self.ratios.nodes, usual=float(noise.sigma.min()))
-
-    def _lasting_effects(self) -> Floats:
-        """Smallest lasting slowdown to look for, per rank: coarser the less is known about who its peers
-        are.
-        """
-        ratios = self.ratios
-        coarse = (ratios.comparison.groups.peers < MIN_PEERS) | (ratios.kind.kind != "fixed")
-        smallest = np.where(coarse, COARSE_EFFECT, _LASTING_EFFECT)
-        smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self.pace_spread))
-        # Transfers without the waiting may be shorter on some ranks for good.
-        known = ratios.comparison.roles_settled and ratios.source == "compute"
-        return smallest if known else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
 
 
 def _unknown_work(nodes: Ints, *, alike: bool) -> SharedWork:

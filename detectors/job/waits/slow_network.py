@@ -21,7 +21,7 @@ from detectors.job.imbalance import slowdown
 from detectors.peers.peers import PeerGroups
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
-from detectors.straggler.timing_channel import TimingChannel, fit_noise
+from detectors.straggler.evidence.timing_channel import TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_mean, nan_median
 from detectors.straggler.candidate import Candidate, series_of
-from detectors.straggler.timing_channel import P_SUSPICION
+from detectors.straggler.evidence.timing_channel import P_SUSPICION
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from detectors.peers.peers import PeerGroups
-from detectors.straggler.timing_channel import QUIET_STEPS, Noise, TimingChannel, fit_noise
+from detectors.straggler.evidence.timing_channel import QUIET_STEPS, Noise, TimingChannel, fit_noise
 
 RNG = np.random.default_rng(3)
 ONE_ROLE = PeerGroups.of(np.zeros(8, dtype=int))

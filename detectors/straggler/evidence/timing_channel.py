@@ -71,6 +71,17 @@ class Noise:
     samples: int
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What the baselines of compute were fitted on: the last ``steps`` but ``skip``, against a healthy spread
+    of ``prior`` (log ratio); ``largest_move`` bounds how far settled centres follow (None: unbounded)."""
+
+    steps: int
+    skip: int
+    prior: float
+    largest_move: float | None
+
+
 def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float, alike: bool = True) -> Noise:
     """Fit centre and noise of ``x`` [steps, ranks] from its limited values.
 

@@ -82,8 +82,8 @@ KINDS: dict[str, Kind] = {
             "`imbalance.workload`, `congestion` (the transfers of all ranks have become slow, or are so "
             "again and again, in single steps that cost the job 5 % and more), `group` (the transfers of one "
             "parallel group, or of a stage or another part of the ranks, have become slow, and the others "
-            "wait), `data` (most ranks wait longer for data: `CHECK_DATA`), `unmeasured` (all wait longer, "
-            "or in such steps, and no column shows for what), "
+            "wait), `data` (half of the machines and more wait longer for data: `CHECK_DATA`), "
+            "`unmeasured` (all wait longer, or in such steps, and no column shows for what), "
             "`between_steps` (from the end of a step to the start of the next it takes longer: loading of "
             "data, checkpoints or logging outside the timed step); "
             "[several at once](#several-causes-of-a-slow-job) are "
@@ -635,8 +635,9 @@ KINDS: dict[str, Kind] = {
         reported_as="family",
     ),
     "data": Kind(
+        title="{place} waits for data and is {ratio} slower than it was",
         action="CHECK_DATA",
-        text="Most ranks wait for data: look at the storage and how it is read.",
+        text="Its ranks wait for data: look at the storage and how it is read.",
         reported_as="cause",
     ),
     "data.shared": Kind(

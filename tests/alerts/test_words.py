@@ -331,6 +331,7 @@ def test_every_kind_has_a_known_action(kind):
         ({"ep": 1}, "imbalance.stage", "Group ep=1 of job j carries 1.63x the compute of the others"),
         (None, "imbalance.workload", "Job j is 1.63x slower than with evenly spread work"),
         (None, "congestion", "Job j transfers 1.63x slower than before; no machine stands out"),
+        (None, "data", "Job j waits for data and is 1.63x slower than it was"),
         (None, "straggler.job_wide", "Job j is 1.63x slower than it was; no machine stands out"),
     ],
 )

@@ -6,10 +6,10 @@ what ``slow_network`` cannot: waits outside of collectives, and those that come 
 no usual time to take a ratio to.
 
 W = min over ranks of the wait in each step [s]; of the wait for data what more than half of the ranks take
-at least, for then there is nobody to compare them with. Between steps it is the time from the end of one to
-the start of the next, which belongs to neither, and the step is the time from end to end: where data are
-loaded, checkpoints written or lines logged outside of the timed step, no column shows it. A rank that is
-slow there by itself makes the others wait within their steps.
+at least, or half of them on six machines and more, for then there is nobody to compare them with. Between
+steps it is the time from the end of one to the start of the next, which belongs to neither, and the step is
+the time from end to end: where data are loaded, checkpoints written or lines logged outside of the timed
+step, no column shows it. A rank that is slow there by itself makes the others wait within their steps.
 
 It has become longer when 90 % of the last steps
 (10, and 20 seconds, at least) exceed m + 5 sigma, with median m and robust sd sigma (1 % of a step at least)
@@ -83,6 +83,9 @@ _FLOOR = 0.01
 # Shares of the steps before and of the last ones. Chosen: a rank that falls silent as a wait grows still
 # counts as read before until the longer wait is what is usual.
 _READ_BEFORE, _READ_NOW = 0.25, 0.5
+
+# Machines of which half may be late alike. Chosen: of fewer, one or two are, and they are named.
+_LEAST_FOR_HALF = 6
 
 # A change of compute beyond it, in logs, means that the work has changed, and what is around it as well.
 # Chosen: compute wanders by some per cent over minutes.
@@ -261,7 +264,7 @@ def shared_seconds(ratios: Ratios, wait: Wait) -> float:
         ratios.history.last(name, 1)[0] for name in ("step", "compute", "wait", "data", "comm")
     )
     if wait == "input":
-        return _of_most(data)
+        return _of_most(data, of_half=int(ratios.nodes.index.max()) + 1 >= _LEAST_FOR_HALF)
     if wait == "between":
         # One rank alone has nobody to show whether it is its own; steps that overlap have none between them.
         read = np.count_nonzero(np.isfinite(ratios.between))
@@ -275,10 +278,13 @@ def _least(seconds: Floats) -> float:
     return float(np.fmin.reduce(seconds))
 
 
-def _of_most(seconds: Floats) -> float:
-    """Return what more than half of those read take at least: fewer are late by themselves."""
+def _of_most(seconds: Floats, *, of_half: bool) -> float:
+    """Return what more than half of those read take at least, or half of them where ``of_half``: fewer are
+    late by themselves."""
     read = np.sort(seconds[np.isfinite(seconds)])
-    return float(read[(read.size - 1) // 2]) if read.size else math.nan
+    if not read.size:
+        return math.nan
+    return float(read[read.size // 2 if of_half else (read.size - 1) // 2])
 
 
 def _longest(ratios: Ratios) -> float:

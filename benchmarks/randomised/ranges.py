@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 # Seeds that may be looked into, to improve detectors.
-TUNING = range(0, 10_000)
+TUNING = range(0, 1_000_000)
 
 # Seeds that are scored once per release, and whose jobs are never looked into.
 REPORT = range(1_000_000, 1_010_000)

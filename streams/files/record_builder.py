@@ -37,6 +37,7 @@ from slowrank.telemetry.schema import (
 )
 from streams.columns import Array, pack_arrays
 from streams.files.data_quality import StepColumns, doubts, ranks_in_words
+from streams.files.job_levels import rises
 from streams.files.node_clocks import clocks_ahead
 from streams.files.readers import REQUIRED, FileProblem, Row, chain, kind_of, one_value_a_row
 from streams.files.unknown_fields import UnknownFields
@@ -66,7 +67,8 @@ _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 class Read:
     """The records in order, how many rows they have, and the counts of unusable rows by reason.
 
-    ``doubts``: (job, reason why its steps may give no finding). ``unknown``: fields that are ignored.
+    ``doubts``: (job, reason why its steps may give no finding, or what they show that is none).
+    ``unknown``: fields that are ignored.
     ``without_zone``: rows whose time of day has no offset from UTC. ``ahead``: seconds by which the times of
     nodes were moved back, because their clocks are off. ``no_rows``: how many of the unusable rows are no
     objects at all.
@@ -269,7 +271,7 @@ class _Steps:
 def _doubts(
     heads: Sequence[tuple[Any, ...]], group: Array, held: Mapping[str, Array]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (job, reason) from ``doubts`` of each job; ``heads`` is by group."""
+    """Yield (job, remark) from ``doubts`` and ``rises`` of each job; ``heads`` is by group."""
     number = {job: i for i, job in enumerate(sorted({head[:2] for head in heads}))}
     of_row = np.array([number[head[:2]] for head in heads])[group]
     order = of_row.argsort(kind="stable")
@@ -279,7 +281,7 @@ def _doubts(
     held = {**held, "node": np.array([place.get(head[3], -1) for head in heads])[group]}
     for (_, job_id), rows in zip(number, parts, strict=True):
         columns = StepColumns(**{f.name: held[f.name][rows] for f in fields(StepColumns)})
-        yield from ((job_id, doubt) for doubt in doubts(columns, names))
+        yield from ((job_id, remark) for remark in (*doubts(columns, names), *rises(columns)))
 
 
 class _Samples:

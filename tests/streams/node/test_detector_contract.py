@@ -19,7 +19,7 @@ from streams.node.config import NodeConfig
 from streams.node.detector import NodeDetector, Origin
 from streams.node.node_block import counter_banks
 from streams.pipeline import local_pipeline
-from tests.streams.node.port_samples import port_sample
+from tests.streams.node.node_samples import node_sample
 from tests.streams.node.toy_detector import PACKETS, ToyDetector
 
 NODES, GPUS, SECONDS = 6, 2, 90
@@ -162,7 +162,7 @@ def test_one_more_detector_is_one_file_and_one_line(monkeypatch):
     pipeline, packets, last = local_pipeline(), 0, {}
     for t in range(1000, 1120):
         packets += 5_000_000 if 1060 <= t < 1100 else 1000
-        for f in pipeline.process(port_sample(t, [{PACKETS: packets}])):
+        for f in pipeline.process(node_sample(t, gpus=[{}], ports=[{PACKETS: packets}], schema=2, job="j")):
             last[f.id] = f
     (finding,) = [f for f in last.values() if f.kind == "link.nic_errors"]
     assert finding.status == "open"

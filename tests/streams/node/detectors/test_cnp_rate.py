@@ -14,7 +14,7 @@ from simulator.faults.fault import Fault
 from slowrank.telemetry import NodeSample, Suspicion
 from streams.node.stage import NodeStage
 from streams.pipeline import local_pipeline
-from tests.streams.node.port_samples import port_sample
+from tests.streams.node.node_samples import node_sample
 
 START, FULL = 1000, 1100
 CNP = "nic.port.cnp_handled_total"
@@ -34,7 +34,8 @@ def run(rates, *, ports=4, job=lambda t: "j", gpus=1, schema=2, seconds=300):
         sent = np.array([rates(t, i) for i in range(ports)])
         counts += np.where(np.isnan(sent), 0.0, rng.poisson(np.nan_to_num(sent)))
         shown = np.where(np.isnan(sent), np.nan, counts)
-        found += stage.process(port_sample(t, handled(shown), job=job(t), gpus=[{}] * gpus, schema=schema))
+        sample = node_sample(t, ports=handled(shown), job=job(t), gpus=[{}] * gpus, schema=schema)
+        found += stage.process(sample)
     return [s for s in found if isinstance(s, Suspicion) and s.kind == "congestion"]
 
 
@@ -100,7 +101,8 @@ def test_a_counter_that_starts_anew_or_a_gap_is_no_congestion(before, after, sil
     for t in range(START, START + 200):
         start = after if t >= FULL and after < before else before
         if not (silent and FULL <= t < FULL + 60):
-            found += stage.process(port_sample(t, handled([start + 2 * (t - START)] * 2)))
+            ports = handled([start + 2 * (t - START)] * 2)
+            found += stage.process(node_sample(t, gpus=[{}], ports=ports, schema=2, job="j"))
     assert [s for s in found if isinstance(s, Suspicion) and s.kind == "congestion"] == []
 
 
@@ -141,7 +143,7 @@ def test_alone_it_is_no_finding():
     found: list[Any] = []
     for t in range(START, START + 200):
         counts += full(t, 0)
-        found += pipeline.process(port_sample(t, handled(counts)))
+        found += pipeline.process(node_sample(t, gpus=[{}], ports=handled(counts), schema=2, job="j"))
     assert {f.kind for f in found} <= {"exporter.stale"}
 
 

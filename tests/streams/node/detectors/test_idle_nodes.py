@@ -1,9 +1,8 @@
 import pytest
 
-from slowrank.telemetry import HangVote, NodeSample
-from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1
+from slowrank.telemetry import HangVote
 from streams.node.stage import NodeStage
+from tests.streams.node.node_samples import node_sample
 
 IDS = ("0", "1")
 
@@ -24,20 +23,9 @@ class Node:
             "gpu.memory.total_bytes": 1e10,
         }
         port = {"nic.port.rx_bytes_total": self.sent, "nic.port.tx_bytes_total": self.sent}
-        sample = NodeSample(
-            schema=1,
-            cluster="c",
-            node="n",
-            boot_id=self.boot,
-            seq=int(ts),
-            ts=float(ts),
-            job_id=job,
-            gpu_ids=ids,
-            nic_ids=("mlx5_0/1",),
-            gpu=pack(GPU_V1, [gpu] * len(ids)),
-            nic=pack(NIC_V1, [port]),
-            host=b"" if ahead is None else pack(HOST_V1, [{"host.clock_offset_seconds": ahead}]),
-        )
+        host = None if ahead is None else {"host.clock_offset_seconds": ahead}
+        gpus = [gpu] * len(ids)
+        sample = node_sample(ts, gpus=gpus, gpu_ids=ids, ports=[port], host=host, job=job, boot=self.boot)
         found = (s for s in self.stage.process(sample) if isinstance(s, HangVote))
         return [s for s in found if s.signal in ("idle", "left")]
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from slowrank.telemetry import NodeSample, Suspicion
-from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import GPU_V1, HOST_V1
+from slowrank.telemetry import Suspicion
 from streams.node.stage import NodeStage
+from tests.streams.node.node_samples import HOST, node_sample
 
 T0, ONSET, GPUS, SLOW_EVERY = 1_795_160_000.0, 60, 4, 5
 LINK = {"gpu.pcie.link_gen": 5, "gpu.pcie.link_width": 16, "gpu.pcie.link_width_max": 16}
@@ -21,18 +20,7 @@ def suspected(change, *, until=300, last_read=300):
             link = LINK | (change if gpu == 2 and t >= ONSET else {})
             due = (t + gpu) % SLOW_EVERY == 0 and t < last_read
             gpus.append({"gpu.utilization_ratio": 0.98} | (link if due else {}))
-        sample = NodeSample(
-            schema=1,
-            cluster="c",
-            node="n",
-            boot_id="b",
-            seq=t,
-            ts=T0 + t,
-            gpu_ids=tuple(map(str, range(GPUS))),
-            gpu=pack(GPU_V1, gpus),
-            host=pack(HOST_V1, [{"host.load1": 4.0}]),
-        )
-        for s in stage.process(sample):
+        for s in stage.process(node_sample(T0 + t, gpus=gpus, host=HOST)):
             if isinstance(s, Suspicion) and s.state != "update" and s.subject.gpu_index == 2:
                 found.append((s.rule_id, s.state, s.ts - T0 - ONSET))
     return found

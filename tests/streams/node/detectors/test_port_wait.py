@@ -12,7 +12,7 @@ from simulator.faults.fault import Fault
 from slowrank.telemetry import Suspicion
 from streams.node.stage import NodeStage
 from streams.pipeline import local_pipeline
-from tests.streams.node.port_samples import port_sample
+from tests.streams.node.node_samples import node_sample
 
 START, SLOW = 1000, 1100
 USUAL_TICKS = 20_000
@@ -28,7 +28,7 @@ def record(t, ticks, moved, *, job="j", width=16):
         for wait, total in zip(ticks, moved, strict=True)
     ]
     gpu = {"gpu.pcie.link_width": width, "gpu.pcie.link_width_max": 16}
-    return port_sample(t, ports, schema=1, gpus=[gpu], job=job)
+    return node_sample(t, ports=ports, gpus=[gpu], job=job)
 
 
 def run(waits, *, ports=4, job=lambda t: "j", width=lambda t: 16, sent=5e9):

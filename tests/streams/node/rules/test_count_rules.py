@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from slowrank.telemetry import NodeSample, Suspicion
-from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import SAMPLE_SCHEMAS
+from slowrank.telemetry import Suspicion
 from streams.node.rules.counter_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
 from streams.node.stage import NodeStage
+from tests.streams.node.node_samples import node_sample
 
 START, DEVICES, SCHEMA = 1000.0, 5, 2
 ROWS = [
@@ -20,29 +19,13 @@ ROWS = [
 
 def sample(seq, ts, owner, metric, value, siblings=None):
     """A node in a job; of the owner's devices the second reads ``value``, the others 0 and ``siblings``."""
-    layout = SAMPLE_SCHEMAS[SCHEMA]
     many = {"gpu": DEVICES, "nic": DEVICES, "host": 1}
     rows = {part: [dict[str, float | None]() for _ in range(n)] for part, n in many.items()}
     for i, row in enumerate(rows[owner]):
         named = i == min(1, len(rows[owner]) - 1)
         row |= {metric: value} if named else {metric: 0} | (siblings or {})
-    for row in rows["nic"]:
-        row["nic.port.up"] = 1
-    return NodeSample(
-        schema=SCHEMA,
-        cluster="c",
-        node="n",
-        boot_id="b",
-        seq=seq,
-        ts=ts,
-        job_id="j",
-        gpu_ids=tuple(map(str, range(DEVICES))),
-        nic_ids=tuple(f"mlx5_{i}/1" for i in range(DEVICES)),
-        row_bytes=layout.row_bytes,
-        gpu=pack(layout.gpu, rows["gpu"]),
-        nic=pack(layout.nic, rows["nic"]),
-        host=pack(layout.host, rows["host"]),
-    )
+    [host] = rows["host"]
+    return node_sample(ts, gpus=rows["gpu"], ports=rows["nic"], host=host, schema=SCHEMA, job="j", seq=seq)
 
 
 def met(owner, rule, *readings, siblings=None):

@@ -3,11 +3,8 @@
 import pytest
 
 from alerts.cases.lifecycle import NOTIFIED
-from slowrank.telemetry import NodeSample
-from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import GPU_V1, HOST_V1
 from streams.pipeline import local_pipeline
-from tests.streams.node.port_samples import port_sample
+from tests.streams.node.node_samples import HOST, node_sample
 
 T0, TICK, ONSET = 1_795_160_000.0, 15, 60
 FULL = {"nic.port.up": 1, "nic.port.speed_bits_per_second": 400e9}
@@ -27,23 +24,13 @@ def ports(change, *, seconds=600, job=None):
     """A node with two ports, of which the second becomes so at the onset."""
     for t in range(0, seconds, TICK):
         second = FULL | (change if t >= ONSET else {})
-        yield port_sample(T0 + t, [FULL, second], job=job)
+        yield node_sample(T0 + t, gpus=[{}], ports=[FULL, second], schema=2, job=job)
 
 
 def memory(wait, *, seconds=600):
     for t in range(0, seconds, TICK):
-        host = {"host.load1": 4.0, "host.pressure.memory_some_ratio": wait if t >= ONSET else 0.0}
-        yield NodeSample(
-            schema=1,
-            cluster="c",
-            node="n",
-            boot_id="b",
-            seq=t,
-            ts=T0 + t,
-            gpu_ids=("0",),
-            gpu=pack(GPU_V1, [{"gpu.utilization_ratio": 0.98}]),
-            host=pack(HOST_V1, [host]),
-        )
+        host = HOST | {"host.pressure.memory_some_ratio": wait if t >= ONSET else 0.0}
+        yield node_sample(T0 + t, gpus=[{"gpu.utilization_ratio": 0.98}], host=host)
 
 
 def throttled(bit, *, util=0.99, seconds=600):
@@ -56,17 +43,7 @@ def throttled(bit, *, util=0.99, seconds=600):
             }
             for gpu in range(4)
         ]
-        yield NodeSample(
-            schema=1,
-            cluster="c",
-            node="n",
-            boot_id="b",
-            seq=t,
-            ts=T0 + t,
-            gpu_ids=tuple("0123"),
-            gpu=pack(GPU_V1, gpus),
-            host=pack(HOST_V1, [{"host.load1": 4.0}]),
-        )
+        yield node_sample(T0 + t, gpus=gpus, host=HOST)
 
 
 @pytest.mark.parametrize(("bit", "kind"), [(0x40, "throttle.thermal"), (0x80, "throttle.power")])
@@ -94,7 +71,7 @@ def errors_then_down(ports, *, job=None):
     """Ports of which the last has errors, and goes down at the onset."""
     for t in range(0, 600, TICK):
         bad = {"nic.port.symbol_errors_total": 500 * min(t, ONSET), "nic.port.up": int(t < ONSET)}
-        yield port_sample(T0 + t, [*[FULL] * (ports - 1), bad], job=job)
+        yield node_sample(T0 + t, gpus=[{}], ports=[*[FULL] * (ports - 1), bad], schema=2, job=job)
 
 
 @pytest.mark.parametrize("job", [None, "j"])
@@ -115,7 +92,11 @@ def test_the_only_port_of_a_node_that_stays_down_is_an_error():
 def test_ports_that_are_all_down_accuse_none_of_them():
     """A switch, or work on the node: no single port stands out."""
     down = [{"nic.port.up": 0}, {"nic.port.up": 0}]
-    assert found(port_sample(T0 + t, down if t >= ONSET else [FULL, FULL]) for t in range(0, 600, TICK)) == {}
+    samples = (
+        node_sample(T0 + t, gpus=[{}], ports=down if t >= ONSET else [FULL, FULL], schema=2, job="j")
+        for t in range(0, 600, TICK)
+    )
+    assert found(samples) == {}
 
 
 def test_a_host_that_stays_short_of_memory_is_told():

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from alerts.cases.lifecycle import NOTIFIED
-from slowrank.telemetry import NodeSample
-from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import GPU_V1, HOST_V1
 from streams.pipeline import local_pipeline
+from tests.streams.node.node_samples import HOST, node_sample
 
 T0, GPUS, TICK, ONSET, SECONDS = 1_795_160_000.0, 4, 10, 900, 1800
 SW_THERMAL, POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP = 32, 128, 8, 4
@@ -30,19 +28,7 @@ def found(change, *, job_id=None):
             | (change(t, gpu) if t >= ONSET else {})
             for gpu in range(GPUS)
         ]
-        sample = NodeSample(
-            schema=1,
-            cluster="c",
-            node="n",
-            boot_id="b",
-            seq=t,
-            ts=T0 + t,
-            job_id=job_id,
-            gpu_ids=tuple(map(str, range(GPUS))),
-            gpu=pack(GPU_V1, gpus),
-            host=pack(HOST_V1, [{"host.load1": 4.0}]),
-        )
-        for finding in pipeline.process(sample):
+        for finding in pipeline.process(node_sample(T0 + t, gpus=gpus, host=HOST, job=job_id)):
             if finding.status in NOTIFIED:
                 opened[finding.kind, finding.subject.gpu_index] = finding
     return opened

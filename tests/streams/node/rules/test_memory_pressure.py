@@ -2,10 +2,9 @@
 
 import pytest
 
-from slowrank.telemetry import NodeSample, Suspicion
-from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import GPU_V1, HOST_V1
+from slowrank.telemetry import Suspicion
 from streams.node.stage import NodeStage
+from tests.streams.node.node_samples import HOST, node_sample
 
 T0, TICK = 1_795_160_000.0, 10
 
@@ -14,18 +13,8 @@ def suspected(*waits):
     """What is said of the memory of a host that waits for it for such shares of the time, and when."""
     stage, said = NodeStage(), []
     for seq, wait in enumerate(waits):
-        sample = NodeSample(
-            schema=1,
-            cluster="c",
-            node="n",
-            boot_id="b",
-            seq=seq,
-            ts=T0 + TICK * seq,
-            job_id="j",
-            gpu_ids=("0",),
-            gpu=pack(GPU_V1, [{"gpu.utilization_ratio": 0.98}]),
-            host=pack(HOST_V1, [{"host.load1": 4.0, "host.pressure.memory_some_ratio": wait}]),
-        )
+        host = HOST | {"host.pressure.memory_some_ratio": wait}
+        sample = node_sample(T0 + TICK * seq, gpus=[{"gpu.utilization_ratio": 0.98}], host=host, job="j")
         suspicions = [s for s in [*stage.process(sample), *stage.tick(sample.ts)] if isinstance(s, Suspicion)]
         said += [(s.state, s.ts - T0) for s in suspicions if s.kind == "host.memory_pressure"]
     return said

@@ -10,7 +10,7 @@ from slowrank.telemetry import Suspicion
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import MISSING_INT, SAMPLE_SCHEMAS
 from streams.node.stage import NodeStage
-from tests.streams.node.port_samples import port_sample
+from tests.streams.node.node_samples import node_sample
 
 START, PORTS = 1000, 4
 INTEGRITY = "nic.port.local_link_integrity_errors_total"
@@ -27,7 +27,8 @@ def run(metric, values, *, schema=lambda t: 2, gpus=1, job=None):
     stage, found = NodeStage(), list[Any]()
     for t, value in enumerate(values):
         ports = [{metric: value if i == 1 else 0} for i in range(PORTS)]
-        found += stage.process(port_sample(START + t, ports, schema=schema(t), gpus=[{}] * gpus, job=job))
+        sample = node_sample(START + t, ports=ports, schema=schema(t), gpus=[{}] * gpus, job=job)
+        found += stage.process(sample)
     return [s for s in found if isinstance(s, Suspicion) and s.kind.startswith("link.")]
 
 
@@ -117,7 +118,7 @@ def test_old_rules_count_on_when_the_schema_changes():
     downed, stage, found = "nic.port.link_downed_total", NodeStage(), list[Any]()
     for t in range(120):
         ports = [{downed: (t >= 20) + (t >= 80)} if i == 1 else {downed: 0} for i in range(PORTS)]
-        found += stage.process(port_sample(START + t, ports, schema=2 if t >= 40 else 1, job=None))
+        found += stage.process(node_sample(START + t, gpus=[{}], ports=ports, schema=2 if t >= 40 else 1))
     flaps = [s for s in found if isinstance(s, Suspicion) and s.kind == "link.nic_flap"]
     assert [(s.ts, s.severity) for s in flaps if s.state == "raise"] == [
         (START + 20.0, "warning"),

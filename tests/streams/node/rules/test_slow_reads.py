@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from alerts.cases.lifecycle import NOTIFIED
-from slowrank.telemetry import NodeSample
-from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import GPU_V1, HOST_V1
 from streams.pipeline import local_pipeline
+from tests.streams.node.node_samples import HOST, node_sample
 
 T0 = 1_795_160_000.0
 GPUS = 8
@@ -33,18 +31,8 @@ def samples(columns_of, *, seconds=140, labels=None):
             )
             for gpu in range(GPUS)
         ]
-        yield NodeSample(
-            schema=1,
-            cluster="c",
-            node="n",
-            boot_id="b",
-            seq=t,
-            ts=T0 + t,
-            labels=labels(t) if labels else {},
-            gpu_ids=tuple(map(str, range(GPUS))),
-            gpu=pack(GPU_V1, gpus),
-            host=pack(HOST_V1, [{"host.load1": 4.0, "host.context_switches_total": 1000 * t}]),
-        )
+        host = HOST | {"host.context_switches_total": 1000 * t}
+        yield node_sample(T0 + t, gpus=gpus, host=host, labels=labels(t) if labels else None)
 
 
 def found(columns_of, **more):

@@ -15,6 +15,7 @@ from slowrank.telemetry.hardware.xids import xid, xid_of
 FATAL, SYMPTOM, _, ASIDE = Standing
 
 _THROTTLED = ("throttle.thermal", "throttle.power")
+_LOWER_LIMIT = "throttle.power_limit"
 
 # The common switch or uplink of many ports: also the likeliest cause of a silent switch.
 FABRIC = "fabric.rail_degraded"
@@ -246,6 +247,16 @@ KINDS: dict[str, Kind] = {
             hypothesis="throttle.power",
             family="clocks",
         ),
+        explained_by=(_LOWER_LIMIT,),
+        found_anew=True,
+    ),
+    _LOWER_LIMIT: Kind(
+        title="{place} has a lower power limit than its peers",
+        meaning="a power limit below that of its peers, which lowers the clocks",
+        action="RUN_DIAG",
+        text="Set the power limit of {place} to that of its peers, unless it is lower on purpose.",
+        phrase="power limit below its peers'",
+        permanent=True,
         found_anew=True,
     ),
     "throttle.thermal": Kind(
@@ -283,7 +294,7 @@ KINDS: dict[str, Kind] = {
         action="RESET_GPU",
         text="Look for a left-over clock lock, then reset {place}.",
         phrase="SM clock below its peers, no reason given",
-        explained_by=(*_THROTTLED, "throttle.hw_slowdown"),
+        explained_by=(*_THROTTLED, _LOWER_LIMIT, "throttle.hw_slowdown"),
         permanent=True,
     ),
     "gpu.slow_reads": Kind(

@@ -19,6 +19,7 @@ from slowrank.telemetry.messages import (
     JobDeclared,
     JobEnded,
     LinkDelay,
+    LoadedMinute,
     MinuteMeans,
     NodeAnnounced,
     RankPace,
@@ -142,7 +143,7 @@ def check_message(message: StageMessage) -> StageMessage:
     match message:
         case Suspicion():
             _check_suspicion(message)
-        case NodeAnnounced() | MinuteMeans():
+        case NodeAnnounced() | MinuteMeans() | LoadedMinute():
             _check_of_node(message)
         case Heartbeat():
             _check_name(message.partition)
@@ -188,7 +189,7 @@ def _check_suspicion(s: Suspicion) -> None:
     _check_subjects(s)
 
 
-def _check_of_node(message: NodeAnnounced | MinuteMeans) -> None:
+def _check_of_node(message: NodeAnnounced | MinuteMeans | LoadedMinute) -> None:
     names = (message.node, message.job_id, message.rack, message.switch)
     _check_names(name for name in names if name is not None)
     if isinstance(message, NodeAnnounced):
@@ -199,6 +200,13 @@ def _check_of_node(message: NodeAnnounced | MinuteMeans) -> None:
             _check_names((*message.boards, *message.boards.values()))
         return
     _check_time(message.start, None)
+    if isinstance(message, LoadedMinute):
+        _check_time(message.since, None)
+        _check_text(model=message.model)
+        readings = message.clock_hz, message.utilization_ratio, message.limit_watts
+        if not all(0 <= reading <= MAX_WEIGHT for reading in readings):
+            raise BadRecord("bad_number", f"readings must be numbers from 0 to {MAX_WEIGHT:g}")
+        return
     _check_count("samples", message.samples)
     if len(message.means) > MAX_MEANS:
         raise BadRecord("too_many_instances", f"{len(message.means)} means, at most {MAX_MEANS}")

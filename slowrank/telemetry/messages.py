@@ -21,6 +21,9 @@ HangSignal = Literal["no_progress", "idle", "left", "ended", "paused", "no_telem
 """What a vote on a hang reports: steps are missing; a node does not work for its job; the job has left a
 node; the job has announced its end, or a pause; a node sends no telemetry."""
 
+HeldBy = Literal["thermal", "power_brake", "slowdown", "power_cap", "nothing", "unknown"]
+"""What holds the clocks of a node's GPUs down, as NVML states it; unknown: no reasons are read."""
+
 JobCode = Literal["job.start", "job.restart", "job.schedule", "job.eval", "job.checkpoint"]
 """Codes of the events by which jobs declare what may change their level."""
 
@@ -173,6 +176,26 @@ class MinuteMeans(_OfNode, tag="minute_means", frozen=True, kw_only=True):
     means: dict[str, float] = {}
 
 
+class LoadedMinute(_OfNode, tag="loaded_minute", frozen=True, kw_only=True):
+    """How the median GPU of a node ran under load in the minute from ``start``, for its job.
+
+    ``since`` is the first sample of it under load, ``ts`` when the minute is compared with those of the job's
+    other nodes. ``model`` is what models of GPUs differ by, empty where nothing of that is read. ``clock_hz``
+    is the mean SM clock, ``held_by`` what holds it down on half of the GPUs or more, ``limit_watts`` their
+    power limit (0: not read). ``shadow`` as in a suspicion.
+    """
+
+    ts: float
+    start: float
+    since: float
+    model: str = ""
+    clock_hz: float
+    utilization_ratio: float
+    limit_watts: float = 0.0
+    held_by: HeldBy = "unknown"
+    shadow: bool = False
+
+
 class Heartbeat(_Message, tag="heartbeat", frozen=True, kw_only=True):
     """All records of a partition up to the whole second ``ts`` have been processed.
 
@@ -246,6 +269,7 @@ StageMessage = (
     | HangVote
     | NodeAnnounced
     | MinuteMeans
+    | LoadedMinute
     | Heartbeat
     | LinkDelay
     | StartupPhase

@@ -25,6 +25,7 @@ from alerts.report.render import Sources, render, sources_of
 from slowrank.telemetry import (
     HangVote,
     LinkDelay,
+    LoadedMinute,
     NodeAnnounced,
     RankPace,
     StartupPhase,
@@ -47,6 +48,7 @@ from streams.cluster.incidents.members import Incidents, Membership, as_member, 
 from streams.cluster.job_startup import Startups
 from streams.cluster.later_job import recovered
 from streams.cluster.link_delays import Pairwise
+from streams.cluster.shared_clocks import SharedClocks
 from streams.cluster.stuck_jobs import StuckJobs
 from streams.cluster.timeline import SCOPE, Timeline
 from streams.stage import Input
@@ -90,6 +92,7 @@ class FindingStage:
         self._votes_alone: list[HangVote] = []
         self._startups = Startups()
         self._pairwise = Pairwise()
+        self._clocks = SharedClocks()
         self._stuck = StuckJobs()
         self._now = -math.inf
 
@@ -112,6 +115,8 @@ class FindingStage:
                 self._startups.update(record)
             case LinkDelay():
                 self._pairwise.update(record)
+            case LoadedMinute():
+                self._clocks.update(record)
             case RankPace():
                 self._keeps_pace(record)
         return ()
@@ -150,8 +155,9 @@ class FindingStage:
             self._suspect(self._hangs.weighed(vote))
         for vote in self._stuck.due(self._now):
             self._suspect(vote)
-        for judged in (*self._startups.due(self._now), *self._pairwise.due(self._now)):
-            self.process(judged)
+        for judging in (self._startups, self._pairwise, self._clocks):
+            for judged in judging.due(self._now):
+                self.process(judged)
         changed: list[Finding] = []
         moved: set[_ScopeId] = set()
         for cluster in sorted(c for c, timeline in self._incidents.items() if timeline.has_work(self._now)):

@@ -15,7 +15,7 @@ import msgspec
 
 from alerts.config import FindingConfig
 from detectors.node.gray_envelope import Envelope
-from slowrank.telemetry import LinkDelay, NodeAnnounced, StartupPhase, Suspicion
+from slowrank.telemetry import LinkDelay, LoadedMinute, NodeAnnounced, StartupPhase, Suspicion
 from streams.job.config import JobStageConfig
 from streams.node.config import NodeConfig
 from streams.stage import Output
@@ -127,6 +127,8 @@ class Tuning:
                 mode, _ = self.mode(output.catalogue_id, output.cluster, job, rule=rule)
             case LinkDelay():
                 mode, _ = self.mode("pairwise", output.cluster)
+            case LoadedMinute():
+                mode, _ = self.mode("node_clocks", output.cluster, output.job_id)
             case StartupPhase():
                 mode, _ = self.mode("startup", output.cluster, output.job_id)
             case _:

@@ -10,6 +10,7 @@ from streams.node.events.job_events import CHANGES
 from streams.node.events.node_events import NodeEvents
 from streams.node.inventory import NodeAnnouncer
 from streams.node.liveness import Liveness
+from streams.node.loaded_minutes import LoadedMinutes
 from streams.node.minute_means import MinuteSums
 from streams.node.node_table import NodeTable
 from streams.stage import Input, Output
@@ -30,6 +31,7 @@ class NodeStage:
         self._events = NodeEvents()
         self._liveness = Liveness(self._config.silence)
         self._announcer = NodeAnnouncer()
+        self._loaded = LoadedMinutes()
         self._minutes = MinuteSums() if self._config.readings else None
 
     @property
@@ -54,13 +56,14 @@ class NodeStage:
         return outputs + self._batch(records[first:])
 
     def tick(self, event_time: float) -> Sequence[Output]:
-        """Return missing nodes and complete minute means at ``event_time``; drop nodes gone for long."""
+        """Return missing nodes and complete minutes at ``event_time``; drop nodes gone for long."""
         found = self._liveness.tick(event_time)
         oldest = event_time - self._config.silence.expected
         self._table.forget(oldest)
         self._events.forget(event_time - self._config.events)
         self._announcer.forget(oldest)
-        return found if self._minutes is None else [*found, *self._minutes.tick(event_time)]
+        minutes = [] if self._minutes is None else self._minutes.tick(event_time)
+        return [*found, *self._loaded.tick(event_time), *minutes]
 
     def resume(self, event_time: float) -> None:
         """Count the silence of nodes from ``event_time`` on."""
@@ -68,6 +71,7 @@ class NodeStage:
 
     def _batch(self, records: Sequence[Input]) -> list[Output]:
         samples = self._table.fresh(records)
+        self._loaded.take(list(samples.values()))
         if samples and self._minutes is not None:
             self._minutes.take(list(samples.values()))
         found = dict(zip(samples, self._table.update(list(samples.values())), strict=True))

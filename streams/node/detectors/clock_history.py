@@ -1,4 +1,5 @@
-"""Derived columns: GPUs whose SM clock is far below that of their node's other GPUs, or was low ever since.
+"""Derived columns: GPUs whose SM clock is far below that of their node's other GPUs, was low ever since, or
+is low at a lower power limit.
 
 A clock that falls is a change of level (``level_changes``). One that was locked before the first sample does
 not change: only the siblings, which are of the same model, show what it should be. Without step times no
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from detectors.node.low_clock import FAR, LOW, LOW_LIMIT
 from slowrank.telemetry.schema import Owner
 from streams.columns import FloatArray, Mask
 from streams.node.batch import Batch, Shape
@@ -21,20 +23,13 @@ from streams.node.rules.state_rules import (
     HW_SLOWDOWN,
     HW_THERMAL,
     LOADED,
+    LOWER_LIMIT,
     POWER_BRAKE,
     SW_POWER_CAP,
     SW_THERMAL,
 )
 
 CLOCK = "gpu.clock.sm_hz"
-
-# Chosen, of the siblings' median: four of the 15 MHz in which clocks are read. No evidence by itself, as GPUs
-# at their power limit may differ by as much.
-LOW = 0.96
-
-# Chosen, of the siblings' median: GPUs of one model at their power limit differ by less, as a rule (some 8 %:
-# Sinha et al., "Not All GPUs Are Created Equal", SC22).
-FAR = 0.85
 
 # Utilisation from which a clock that is far below counts. Chosen: a GPU that waits for work most of the time
 # lowers its clock by itself.
@@ -52,10 +47,11 @@ SIBLINGS = 3
 
 
 class ClockHistory:
-    """Adds three GPU columns; clocks are compared under load.
+    """Adds four GPU columns; clocks are compared under load.
 
-    ``ALWAYS_LOW``: low, and never seen at full clock. ``FAR_LOW``: far below, now or before a pause of at
-    most a minute. ``HELD_BY``: the reasons that NVML has stated since then.
+    ``LOWER_LIMIT``: low, at a power limit below the siblings'. ``ALWAYS_LOW``: low, and never seen at full
+    clock. ``FAR_LOW``: far below, now or before a pause of at most a minute. ``HELD_BY``: the reasons that
+    NVML has stated since then.
     """
 
     counters: Mapping[Owner, tuple[str, ...]] = {}
@@ -73,6 +69,8 @@ class ClockHistory:
         was_full = self._was_full[batch.rows] | ((clock > 0) & ~low)
         self._was_full[batch.rows] = was_full
         batch.gpu.columns[ALWAYS_LOW] = low & ~was_full
+        limit = np.where(clock > 0, batch.gpu["gpu.power_limit_watts"], np.nan)
+        batch.gpu.columns[LOWER_LIMIT] = low & _below(limit, LOW_LIMIT)
         self._add_far_low(batch, np.where(used > BUSY, batch.gpu[CLOCK], np.nan))
         return ()
 
@@ -101,14 +99,14 @@ class ClockHistory:
         batch.gpu.columns[HELD_BY] = self._stated[batch.rows]
 
 
-def _below(clock: FloatArray, share: float) -> Mask:
-    """Return which clocks [n, gpus] are below the median of at least three others, times ``share``; NaN: not
+def _below(values: FloatArray, share: float) -> Mask:
+    """Return which values [n, gpus] are below the median of at least three others, times ``share``; NaN: not
     read."""
-    low = np.asarray(clock < share * np.fmax.reduce(clock, axis=1, initial=0.0)[:, None])
+    low = np.asarray(values < share * np.fmax.reduce(values, axis=1, initial=0.0)[:, None])
     for k, i in np.argwhere(low).tolist():
-        others = np.delete(clock[k], i)
+        others = np.delete(values[k], i)
         others = others[np.isfinite(others)]
-        low[k, i] = others.size >= SIBLINGS and clock[k, i] < share * np.median(others)
+        low[k, i] = others.size >= SIBLINGS and values[k, i] < share * np.median(others)
     return low
 
 

@@ -36,6 +36,10 @@ FROZEN, STUCK = "gpu.frozen", "exporter.stuck"
 # Derived, GPU: whether its clock has been below its siblings' ever since (``detectors.clock_history``).
 ALWAYS_LOW = "gpu.clock.always_low"
 
+# Derived, GPU: whether its clock is low, and its power limit below its siblings'
+# (``detectors.clock_history``).
+LOWER_LIMIT = "gpu.power_limit.lower"
+
 # Derived, GPU: whether its clock is far below its siblings', and the bits that have said why
 # (``detectors.clock_history``).
 FAR_LOW, HELD_BY = "gpu.clock.far_low", "gpu.clock.held_by"
@@ -221,6 +225,15 @@ GPU_STATES = (
         _flag(ALWAYS_LOW),
         Debounce(hold=30.0),
         Symptom("clock.low", "clocks", "warning", 2.0),
+        "slowrank",
+    ),
+    StateRule(
+        "power_limit",
+        "power limit below 95 %, SM clock below 96 % of the node's other GPUs (median), utilisation > 10 %",
+        "gpu.power_limit_watts",
+        _flag(LOWER_LIMIT),
+        Debounce(hold=30.0),
+        Symptom("throttle.power_limit", "clocks", "warning", 2.0),
         "slowrank",
     ),
     # These last: clocks that are so low, or are held down for so long, are a finding without step times, too.

@@ -10,6 +10,7 @@ from slowrank.telemetry import (
     JobDeclared,
     JobEnded,
     JobSteps,
+    LoadedMinute,
     NodeAnnounced,
     NodeEvent,
     NodeSample,
@@ -32,6 +33,8 @@ HEARTBEAT_SECONDS = 2
 # Largest delay from a record's time to the log of a live record. A longer one is a recording being sent or a
 # spool being drained. Chosen: far above the seconds that an exporter buffers, far below an outage.
 LIVE_SECONDS = 60.0
+
+_CAN_WAIT = NodeAnnounced | LoadedMinute | RankPace | StepsReported | JobDeclared
 
 # Fields of a ``PartitionState`` in its snapshots. When the last message came is of one process only.
 _KEPT = ("live", "watermark", "last_beat", "clusters", "senders")
@@ -159,10 +162,10 @@ class FindingPartition:
                 outputs += self.stage.tick(float(second))
         else:
             outputs += self.stage.process(message)
-            # Its time has passed already, and the next heartbeat may take long. Announcements and paces can
-            # wait: those of a fleet come in thousands, and each would have everything since its time folded
-            # anew.
-            waits = isinstance(message, NodeAnnounced | RankPace | StepsReported | JobDeclared)
+            # Its time has passed already, and the next heartbeat may take long. Announcements, minutes and
+            # paces can wait: those of a fleet come in thousands, and each would have everything since its
+            # time folded anew.
+            waits = isinstance(message, _CAN_WAIT)
             if message.ts <= self.watermark.time and not waits:
                 outputs += self.stage.tick(self.watermark.time)
         return [*rows, *(f for f in outputs if isinstance(f, Finding))]

@@ -495,6 +495,26 @@ def test_a_slower_pcie_generation_than_the_siblings_is_a_downgrade_under_load():
     assert gpu_run(lambda t, i, g: slow(t, i, g) | {"gpu.utilization_ratio": 0.0}) == []
 
 
+def test_a_lower_power_limit_than_the_siblings_is_one_where_it_lowers_the_clock():
+    """Beside them alone: a limit that all have is no difference, and one that costs no clock no cause."""
+
+    def limited(watts, hz, *, who=(6,)):
+        def change(t, i, columns):
+            low = {"gpu.power_limit_watts": watts, "gpu.clock.sm_hz": hz} if i in who and t >= 1020 else {}
+            return columns | {"gpu.power_limit_watts": 700.0, "gpu.clock.sm_hz": 1.755e9} | low
+
+        return [
+            s for s in gpu_run(change, seconds=70) if s.state == "raise" and s.rule_id.startswith("state")
+        ]
+
+    (found,) = limited(400.0, 1.2e9)
+    assert (found.kind, found.subject.gpu_index, found.ts) == ("throttle.power_limit", 6, 1050.0)
+    assert (found.family, found.overwhelming) == ("clocks", False)
+    assert limited(400.0, 1.755e9) == []
+    assert limited(690.0, 1.2e9) == []
+    assert limited(400.0, 1.2e9, who=range(8)) == []
+
+
 def test_a_clock_below_the_siblings_since_before_the_first_sample_is_low():
     """No change shows a lock that was left over: the other GPUs of the node do, if three of them are read."""
 

@@ -89,6 +89,9 @@ class Kind:
     """Kinds that cause this one: beside one of them it is not listed as an explanation."""
     permanent: bool = False
     """It lasts until somebody repairs or resets something."""
+    cure: str | None = None
+    """A command that ends it on a node while the job goes on, with ``{gpu}`` for the option that names the
+    GPU: it comes first, and a restart is advised only for what is left."""
     heals_like: Literal["compute", "congestion"] = "compute"
     """The law of its durations (``alerts.report.duration``)."""
     own_action: bool = False

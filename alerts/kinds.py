@@ -16,6 +16,8 @@ FATAL, SYMPTOM, _, ASIDE = Standing
 
 _THROTTLED = ("throttle.thermal", "throttle.power")
 _LOWER_LIMIT = "throttle.power_limit"
+# All GPUs of a node are of one model.
+_DEFAULT_LIMIT = "nvidia-smi --query-gpu=power.default_limit --format=csv,noheader,nounits | head -n 1"
 
 # The common switch or uplink of many ports: also the likeliest cause of a silent switch.
 FABRIC = "fabric.rail_degraded"
@@ -254,7 +256,11 @@ KINDS: dict[str, Kind] = {
         title="{place} has a lower power limit than its peers",
         meaning="a power limit below that of its peers, which lowers the clocks",
         action="RUN_DIAG",
-        text="Set the power limit of {place} to that of its peers, unless it is lower on purpose.",
+        text=(
+            "Set the power limit of {place} back to its default, unless it is lower on purpose: the job goes "
+            "on. Drain it only if the limit falls again."
+        ),
+        cure=f'nvidia-smi{{gpu}} --power-limit="$({_DEFAULT_LIMIT})"',
         phrase="power limit below its peers'",
         permanent=True,
         found_anew=True,
@@ -291,8 +297,12 @@ KINDS: dict[str, Kind] = {
     "clock.low": Kind(
         title="{place} runs at a low clock for no stated reason",
         meaning="a low clock without a reason, such as a lock left over",
-        action="RESET_GPU",
-        text="Look for a left-over clock lock, then reset {place}.",
+        action="RUN_DIAG",
+        text=(
+            "Release a left-over clock lock of {place}: the job goes on. Drain and reset it only if the "
+            "clock stays low or falls again."
+        ),
+        cure="nvidia-smi{gpu} --reset-gpu-clocks",
         phrase="SM clock below its peers, no reason given",
         explained_by=(*_THROTTLED, _LOWER_LIMIT, "throttle.hw_slowdown"),
         permanent=True,

@@ -30,11 +30,13 @@ def action(
     advice: Advice | None = None,
     where: str | None = None,
     pages: bool = False,
+    again: bool = False,
 ) -> Action:
     """Return the next step for the likeliest cause; what holds a whole job back is weighed by ``advice``.
 
     First what is done first, then what may be done instead. ``where`` names what to look at, if that is not
-    all of the subject; ``pages`` is that the finding does.
+    all of the subject; ``pages`` is that the finding does, ``again`` that it has come back: then what can be
+    cured without a restart has its node drained as well.
     """
     where = where or place_in_text(subject)
     own, likeliest = kind_of(kind), kind_of(hypothesis)
@@ -54,7 +56,9 @@ def action(
         step = replace(step, text=f"{then} {text}")
     if node and code in _NEEDS_THE_NODE_EMPTY:
         step = replace(step, commands=drain((node,), finding_id, hypothesis))
-    if step.commands and weighed is not None and not evicts:
+    if rule.cure is not None and not again:
+        step = replace(step, commands=_on_node(rule.cure, subject))
+    elif step.commands and weighed is not None and not evicts:
         step = _drained(step, subject)
     elif pages:
         step = paging(step, subject, finding_id=finding_id, why=hypothesis)
@@ -85,6 +89,12 @@ def _drained(step: Action, subject: Subject) -> Action:
         # A drain does not stop the job, and what it does until it ends is watched.
         return replace(step, text=f"{drains} Meanwhile {step.text[0].lower()}{step.text[1:]}")
     return replace(step, text=f"{drains} {step.text}")
+
+
+def _on_node(cure: str, subject: Subject) -> tuple[str, ...]:
+    """Return the command that ends a fault of the subject, to be run on its node, where that is known."""
+    one = "" if subject.gpu_index is None else f" --id={subject.gpu_index}"
+    return () if subject.node is None else (f"{cure.format(gpu=one)}  # on {shlex.quote(subject.node)}",)
 
 
 def _drain(subject: Subject, where: str) -> str:

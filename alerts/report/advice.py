@@ -21,23 +21,25 @@ class Loss:
     age: float
 
 
-def advice(hypothesis: str, loss: Loss, costs: ActionCosts) -> Advice | None:
+def advice(hypothesis: str, loss: Loss, costs: ActionCosts, *, again: bool = False) -> Advice | None:
     """Weigh what the machine at fault costs its job against getting rid of it; None if it costs nothing.
 
-    A cause that does not heal by itself is not waited for.
+    A cause that does not heal by itself is not waited for, unless it can be cured without a restart and has
+    not come back (``again``).
     """
     if not loss.rate:
         return None
-    permanent, law = kind_of(hypothesis).permanent, law_of(hypothesis, loss.gpus)
+    rule, law = kind_of(hypothesis), law_of(hypothesis, loss.gpus)
+    permanent = rule.permanent
     remaining = None if permanent else law.remaining(age=loss.age)
     expected = loss.rate * (remaining or 0.0) / 3600.0
     prices = {"evict": restart_cost(loss.gpus, costs), "rebalance": rebalance_cost(loss.gpus, costs)}
     # The dearest first: of the rungs that are paid for, it is the one to take. Less work does not make
     # transfers any faster.
-    rungs: tuple[Decision, ...] = ("evict",) if kind_of(hypothesis).transfers else ("evict", "rebalance")
+    rungs: tuple[Decision, ...] = ("evict",) if rule.transfers else ("evict", "rebalance")
     paid = (rung for rung in rungs if should_act(loss.lost, expected, prices[rung]))
     return Advice(
-        decision="evict" if permanent else next(paid, "wait"),
+        decision="wait" if rule.cure and not again else "evict" if permanent else next(paid, "wait"),
         gpu_hours_lost=round(loss.lost, 4),
         gpu_hours_to_rebalance=round(prices["rebalance"], 4),
         gpu_hours_to_restart=round(prices["evict"], 4),

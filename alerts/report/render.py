@@ -292,13 +292,13 @@ def _severity(brief: _Brief) -> Severity:
 
 def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     """Return what to do: what acting is worth is weighed only where a machine surely slows a job."""
-    why, weighed = brief.cause.hypothesis, None
+    why, weighed, again = brief.cause.hypothesis, None, brief.case.flaps > 0
     if brief.hurt and brief.sure and brief.subject.type in MACHINES:
         gpus, seconds = max(s.gpus for s in brief.suspicions), brief.case.last_seen_at - brief.case.since
         # While it is over, its cost while it lasted: it may return.
         rate = brief.rate or lost_per_hour(gpus, brief.job_slowdown_ratio or 1.0)
         loss = Loss(gpus, rate, brief.lost, seconds)
-        weighed = advice(why, loss, config.costs)
+        weighed = advice(why, loss, config.costs, again=again)
     if weighed is None and isolated(why, (s.severity for s in brief.suspicions if s.kind == why)):
         return watch(brief.subject)
     likely = _likeliest(brief)
@@ -316,6 +316,7 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
         advice=weighed,
         where=where,
         pages=_severity(brief) == "critical",
+        again=again,
     )
     if len(likely) >= 2:
         next_step = replace(next_step, text=f"{next_step.text} {_ONE_OF_THEM[brief.case.made_of_ranks]}")

@@ -229,12 +229,12 @@ def test_title_of_anything_is_one_short_line(kind, type_, name, ratio):
     assert text.isprintable()
 
 
-def told(kind, subject=GPU, *, cause=None, lost=None, pages=False):
+def told(kind, subject=GPU, *, cause=None, lost=None, pages=False, again=False):
     """The action about a job of 1,000 GPUs at 1.2 that has lost so many GPU-hours (None: nothing)."""
     loss = None if lost is None else Loss(1000, lost_per_hour(1000, 1.2), lost, age=60.0)
-    weighed = None if loss is None else advice(cause or kind, loss, ActionCosts())
+    weighed = None if loss is None else advice(cause or kind, loss, ActionCosts(), again=again)
     fields = {"hypothesis": cause or kind, "finding_id": "fnd_01JD7Q4Y6R8V"}
-    return action(kind, subject, **fields, advice=weighed, pages=pages)
+    return action(kind, subject, **fields, advice=weighed, pages=pages, again=again)
 
 
 def test_a_machine_that_has_cost_a_restart_is_drained():
@@ -275,6 +275,32 @@ def test_what_pages_is_drained_first(kind, begins, then):
     assert page.text == f"{first} {then}{step.text.removeprefix(begins)}"
     assert page.commands[1] == "kubectl cordon gpu-0423"
     assert paging(page, GPU, finding_id="fnd_01JD7Q4Y6R8V", why=kind) == page
+
+
+NODE = Subject(type="node", cluster="c", node="gpu-0423", job_id="j")
+
+
+@pytest.mark.parametrize(
+    ("cause", "subject", "command"),
+    [
+        ("clock.low", GPU, "nvidia-smi --id=5 --reset-gpu-clocks  # on gpu-0423"),
+        ("clock.low", NODE, "nvidia-smi --reset-gpu-clocks  # on gpu-0423"),
+        ("throttle.power_limit", GPU, "nvidia-smi --id=5 --power-limit="),
+        ("throttle.power_limit", NODE, "nvidia-smi --power-limit="),
+    ],
+)
+@pytest.mark.parametrize("lost", [None, 2.0, 400.0])
+def test_what_a_command_ends_while_the_job_goes_on_is_not_drained_first(cause, subject, command, lost):
+    """The command alone, whatever it has cost; once it has come back the node is drained as well."""
+    first = told("straggler.fail_slow", subject, cause=cause, lost=lost, pages=True)
+    assert (first.code, len(first.commands)) == ("RUN_DIAG", 1)
+    assert first.commands[0].startswith(command)
+    assert first.text.index("the job goes on") < first.text.index("Drain")
+    assert first.advice is None or first.advice.decision == "wait"
+    back = told("straggler.fail_slow", subject, cause=cause, lost=lost, pages=True, again=True)
+    assert back.text.startswith("Drain gpu-0423")
+    assert back.commands[1] == "kubectl cordon gpu-0423"
+    assert told("straggler.fail_slow", NOWHERE, cause=cause, lost=lost).commands == ()
 
 
 @pytest.mark.parametrize("lost", [None, 2.0])

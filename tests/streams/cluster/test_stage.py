@@ -95,6 +95,20 @@ def test_weak_suspicion_alone_is_suspected():
     assert last["straggler.fail_slow", "rank"].status == "suspected"
 
 
+def test_a_clock_lock_that_comes_back_has_its_node_drained():
+    """The first time the command that releases it is enough."""
+    low = {"kind": "clock.low", "log_likelihood_ratio": 2.0}
+    first = [slow(overwhelming=True), hot(**low)]
+    over = [slow(40, state="clear"), hot(40, state="clear", **low)]
+    again = {"onset": T0 + 90, "onset_lo": T0 + 90, "onset_hi": T0 + 90}
+    back = [slow(100, overwhelming=True, **again), hot(100, **low, **again)]
+    found = [run(*s, until=120)[0]["straggler.fail_slow", "rank"] for s in (first, [*first, *over, *back])]
+    assert [f.cause.hypothesis for f in found] == ["clock.low"] * 2
+    assert [f.action.code for f in found] == ["RUN_DIAG", "DRAIN_NODE"]
+    assert found[0].action.commands == ("nvidia-smi --id=5 --reset-gpu-clocks  # on n1",)
+    assert found[1].action.commands[1] == "kubectl cordon n1"
+
+
 def test_overwhelming_source_opens_alone():
     """An overwhelming source opens the finding at its own event time."""
     last, versions = run(slow(overwhelming=True))

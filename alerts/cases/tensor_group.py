@@ -23,6 +23,10 @@ GroupId = tuple[str | None, tuple[tuple[str, int], ...]]
 # Log-odds of the rank that is clearly slower than its mates (chosen: as one weak hardware sign).
 _SLOWEST = 2.0
 
+# Log-odds of hardware evidence that names a rank of a group (chosen: a single XID 74; a temperature that rose
+# is less).
+_SUFFICES = 1.5
+
 
 def timing_of(case: Case) -> Suspicion | None:
     """Return the suspicion that compares a rank's times with its tensor-parallel group, if it is in one."""
@@ -105,6 +109,34 @@ def suspects(mates: Collection[Case], helpers: Collection[Case]) -> tuple[Suspec
     return tuple(Suspect(subject=m.subject, probability=round(shares[m.key], 4)) for m in listed)
 
 
+def culprit(
+    group: Case, mates: Collection[Case], helpers: Collection[Case], config: FindingConfig
+) -> Case | None:
+    """Return the one rank of a group that hardware accuses, if it accuses no other and step times do not.
+
+    What its GPU has shown since long before the group became slow is not why.
+    """
+    recent = [h for h in helpers if h.since >= group.since - config.agree_within_seconds]
+    votes = {m.key: vote for m in mates if (vote := _hardware_vote(m, recent)) > 0.0}
+    slowest = {m.key for m in mates if (timing := timing_of(m)) is not None and timing.mates == "less_slow"}
+    if len(votes) != 1 or max(votes.values()) < _SUFFICES or not slowest <= votes.keys():
+        return None
+    return next(m for m in mates if m.key in votes)
+
+
+def slowed_by(one: Case, mates: Collection[Suspect]) -> Evidence:
+    """Return why the whole group of the rank that is named is slow."""
+    others = ", ".join(str(m.subject.rank) for m in mates if m.subject.rank != one.subject.rank)
+    return Evidence(
+        metric="tensor_group.ranks",
+        unit="1",
+        detector="tensor_group",
+        value=float(len(mates)),
+        note=f"ranks {others} of its tensor-parallel group wait for it within their compute_seconds: they "
+        "became slow with it, and their GPUs show nothing",
+    )
+
+
 def note(mates: Collection[Suspect]) -> Evidence:
     """Return why no single rank is named."""
     return Evidence(
@@ -121,11 +153,18 @@ def _log_odds(mate: Case, helpers: Collection[Case]) -> float:
     """Return how much more than its mates a rank is to blame."""
     timing = timing_of(mate)
     slowest = _SLOWEST if timing is not None and timing.mates == "less_slow" else 0.0
-    # A GPU that waits draws less power, too: only what would explain slowness counts.
+    return slowest + _hardware_vote(mate, helpers)
+
+
+def _hardware_vote(mate: Case, helpers: Collection[Case]) -> float:
+    """Return how strongly hardware accuses a rank, in log-odds.
+
+    A GPU that waits draws less power, too: only what would explain slowness counts.
+    """
     votes = family_votes(
         s for h in helpers if _is_hardware(h) and same_place(mate, h) for s in h.suspicions()
     )
-    return slowest + math.fsum(max(votes[family], 0.0) for family in sorted(votes))
+    return math.fsum(max(votes[family], 0.0) for family in sorted(votes))
 
 
 def _is_hardware(case: Case) -> bool:

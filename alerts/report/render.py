@@ -85,6 +85,8 @@ class _Brief:
     rate: float
     """GPU-hours lost an hour."""
     suspects: tuple[Suspect, ...]
+    culprit: Case | None
+    """The rank of a group that is named instead of the group."""
 
     @property
     def job_slowdown_ratio(self) -> float | None:
@@ -166,6 +168,7 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
     hurt = _hurt(case, helpers) and not isolated(kind, (s.severity for s in own))
     basis = basis_of(suspicions, hurt=hurt)
     counted = hang.weighed(suspicions) if case.rule.hang else suspicions
+    culprit = _culprit(sources, config)
     sure = confidence(counted, config.prior_log_odds, basis=basis, calibration=config.calibration)
     return _Brief(
         case=case,
@@ -173,7 +176,7 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
         own=own,
         suspicions=suspicions,
         kind=kind,
-        subject=_named(case.subject, helpers),
+        subject=_named(case.subject if culprit is None else culprit.subject, helpers),
         basis=basis,
         confidence=round(sure, 4),
         cause=_cause(case, own, suspicions),
@@ -183,7 +186,16 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
         lost=case.account.lost,
         rate=math.fsum(c.account.per_hour(live=c.live) for c in accounts),
         suspects=_suspects(sources, suspicions),
+        culprit=culprit,
     )
+
+
+def _culprit(sources: Sources, config: FindingConfig) -> Case | None:
+    """Return the rank that its hardware names, of a tensor-parallel group on one node."""
+    case = sources.case
+    if case.subject.type != "group" or not case.made_of_ranks:
+        return None
+    return tensor_group.culprit(case, sources.ranks, sources.helpers, config)
 
 
 def _of_helpers(case: Case, helpers: Iterable[Case]) -> tuple[Suspicion, ...]:
@@ -354,7 +366,10 @@ def _likeliest(brief: _Brief) -> list[Subject]:
 
 
 def _unnamed(brief: _Brief) -> tuple[Evidence, ...]:
-    """Return the evidence for suspects where no single machine is named, or for one without a name."""
+    """Return the evidence for suspects where no single machine is named, for one without a name, or for the
+    rank that is named of a group."""
+    if brief.culprit is not None:
+        return (tensor_group.slowed_by(brief.culprit, brief.suspects),)
     if brief.subject.type == "group":
         return (tensor_group.note(brief.suspects),) if brief.case.made_of_ranks else ()
     if brief.subject.ranks is not None:

@@ -226,10 +226,12 @@ def gpu(index):
 
 
 def test_hardware_tells_which_of_them_it_is():
-    """A throttle of one of their GPUs explains the group, and its rank is the likeliest."""
+    """A throttle of one of their GPUs explains the group, and its rank is named: the others wait for it."""
     _, versions = run(*GROUP, hot(subject=gpu(2)))
-    found = story(versions)
-    assert opened(versions) == [("group", None, 12.5)]
+    found = story([f for f in versions if f.subject.rank == 2 and f.status == "open"], "rank")
+    assert opened(versions) == [("rank", 2, 12.5)]
+    assert found.title == "n1 GPU 2 (rank 2) is 1.30x slower than 12 peers"
+    assert "ranks 0, 1, 3 of its tensor-parallel group wait for it" in (found.evidence[0].note or "")
     assert found.cause is not None
     assert found.cause.hypothesis == "throttle.thermal"
     assert (found.suspects[0].subject.rank, found.suspects[0].probability) == (
@@ -245,6 +247,33 @@ def test_hardware_that_tells_nothing_leaves_them_alike(hardware):
     """Another GPU of the node is no part of the group; where all of theirs are hot, none stands out."""
     _, versions = run(*GROUP, *hardware)
     assert [s.probability for s in story(versions).suspects] == [0.25] * 4
+
+
+LOW = {"kind": "clock.low", "log_likelihood_ratio": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "named"),
+    [
+        ([hot(subject=gpu(2), **LOW)], 2),
+        ([hot(40, subject=gpu(2), onset=T0 + 30, **LOW)], 2),
+        ([hot(subject=gpu(2), **(LOW | {"log_likelihood_ratio": 1.5}))], 2),
+        # Of two that show something, of one that shows little, or only since long before, none is named.
+        ([hot(subject=gpu(2), **LOW), hot(subject=gpu(1), **LOW)], None),
+        ([hot(subject=gpu(2), **(LOW | {"log_likelihood_ratio": 1.0}))], None),
+        ([hot(subject=gpu(2), onset=T0 - 100, **LOW)], None),
+        ([hot(subject=gpu(2), **LOW), hot(40, state="clear", subject=gpu(2), **LOW)], None),
+        # Nor where step times say that it is another.
+        ([hot(subject=gpu(2), **LOW), mate(1, 40, state="update", mates="less_slow")], None),
+    ],
+)
+def test_a_rank_is_named_where_its_gpu_alone_shows_why(hardware, named):
+    """It is one finding with the same key; its suspects are the group."""
+    _, versions = run(*GROUP, *hardware, until=60)
+    last = {f.dedup_key: f for f in versions if f.status == "open"}
+    found = last["c/group/j1:n1:dp=0,pp=0/straggler.fail_slow"]
+    assert (found.subject.type, found.subject.rank) == ("group" if named is None else "rank", named)
+    assert {s.subject.rank for s in found.suspects} == set(range(4))
 
 
 def test_all_groups_of_a_node_are_the_node():

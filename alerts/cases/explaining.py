@@ -1,13 +1,22 @@
 """Which case explains which: the finding of the cause shows the other as its evidence."""
 
+import math
+
 from alerts.cases.case import Case
 from alerts.cases.grouping import grouped, slow_with_leader
 from alerts.cases.lifecycle import NOTIFIED
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
+from alerts.kind import Standing
 from alerts.kinds import IDLE
-from alerts.reasoning.corroborate import related, same_place
+from alerts.reasoning.corroborate import related, same_place, same_unit
 from alerts.stated_severity import ORDER, isolated
+from slowrank.telemetry.records import Family
+
+# After a slow machine is found, for what its hardware shows of why. Chosen: two readings of a minute each.
+LATE_SECONDS = 120.0
+
+_DEFECTS = (Standing.CAUSE, Standing.FATAL)
 
 
 def explaining_key(scope: Scope, case: Case, config: FindingConfig) -> str | None:
@@ -31,6 +40,7 @@ def supporting(scope: Scope, case: Case, config: FindingConfig) -> tuple[Case, .
         for _, other in sorted(scope.cases.items())
         if (
             _of_one_cause(case, other, config)
+            or _shows_why(scope, case, other, config)
             or _flaps_with(case, other, config)
             or (case.rule.hang and other.kind == IDLE)
         )
@@ -66,15 +76,15 @@ def traces(scope: Scope, case: Case, config: FindingConfig) -> list[Case]:
 
 
 def _explaining_key(scope: Scope, case: Case, config: FindingConfig) -> str | None:
-    return min((c.key for c in scope.cases.values() if _explains(c, case, config)), default=None)
+    return min((c.key for c in scope.cases.values() if _explains(scope, c, case, config)), default=None)
 
 
-def _explains(cause: Case, case: Case, config: FindingConfig) -> bool:
+def _explains(scope: Scope, cause: Case, case: Case, config: FindingConfig) -> bool:
     if cause.key == case.key or cause.status not in NOTIFIED:
         return False
     if grouped(case, cause, config) or slow_with_leader(case, cause, config):
         return True
-    if _flaps_with(cause, case, config):
+    if _flaps_with(cause, case, config) or _shows_why(scope, cause, case, config):
         return True
     if grouped(cause, case, config) or not _of_one_cause(cause, case, config):
         return False
@@ -87,6 +97,35 @@ def _explains(cause: Case, case: Case, config: FindingConfig) -> bool:
             return True
         return (cause.opened_at or 0.0, cause.key) < (case.opened_at or 0.0, case.key)
     return above <= own
+
+
+def _shows_why(scope: Scope, slow: Case, case: Case, config: FindingConfig) -> bool:
+    """Return whether a case is what the hardware of a slow machine shows soon after this was found.
+
+    Where another class of evidence has explained it before, the case is a fault of its own.
+    """
+    if not _shows_late(slow, case):
+        return False
+    families = _families(case)
+    before = [c for c in scope.cases.values() if c.since < case.since and c.rule.standing in _DEFECTS]
+    explained = (c for c in before if related(slow, c, config) or _shows_late(slow, c))
+    return all(_families(c) & families for c in explained)
+
+
+def _shows_late(slow: Case, case: Case) -> bool:
+    """Return whether a case began while an open finding about a slow machine was new, on that very machine.
+
+    What breaks or stops something is a fault of its own, whenever it began.
+    """
+    if slow.opened_at is None or slow.rule.pages != "machine" or case.rule.standing is not Standing.CAUSE:
+        return False
+    ended = math.inf if slow.cleared_at is None else slow.cleared_at
+    until = min(max(slow.opened_at, slow.since) + LATE_SECONDS, ended)
+    return slow.since <= case.since <= until and same_unit(slow, case)
+
+
+def _families(case: Case) -> set[Family]:
+    return {s.family for s in case.suspicions()}
 
 
 def _graver_cause_of(case: Case, other: Case) -> bool:

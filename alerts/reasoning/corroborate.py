@@ -113,6 +113,15 @@ def same_place(a: Case, b: Case) -> bool:
     return any(_same_gpu(one, two) for one in _places(a) for two in _places(b))
 
 
+def same_unit(slow: Case, case: Case) -> bool:
+    """Return whether a case is about the very GPU that is slow or one of a slow group, or about all of the
+    slow node."""
+    of_node = slow.subject.type == "node"
+    if case.subject.type not in (("node",) if of_node else ("gpu", "rank")):
+        return False
+    return same_place(slow, case) and (of_node or _gpu(case.subject) is not None)
+
+
 def related(a: Case, b: Case, config: FindingConfig) -> bool:
     """Return whether two cases of one scope have one cause.
 

@@ -109,6 +109,44 @@ def test_a_clock_lock_that_comes_back_has_its_node_drained():
     assert found[1].action.commands[1] == "kubectl cordon n1"
 
 
+def late(ts, onset, *, kind="clock.low", family="clocks", **changes):
+    """What the hardware shows of a GPU by itself."""
+    dates = {"onset": T0 + onset, "onset_lo": T0 + onset, "onset_hi": T0 + onset}
+    return hot(ts, kind=kind, family=family, overwhelming=True, **dates, **changes)
+
+
+NARROW = {"kind": "link.pcie_downgrade", "family": "nvlink_pcie", "log_likelihood_ratio": 4.0}
+OTHER_GPU = Subject(type="gpu", cluster="c", node="n1", gpu_index=4)
+OF_NODE = Subject(type="node", cluster="c", node="n1")
+OVER = slow(60, state="clear")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "cause", "own"),
+    [
+        ([late(110, 100)], "clock.low", []),
+        ([late(110, 100, **NARROW)], "link.pcie_downgrade", []),
+        # Long after the finding or after its end, on another GPU, on all of the node, or fatal.
+        ([late(200, 190)], "straggler.fail_slow", ["clock.low"]),
+        ([OVER, late(110, 100)], "straggler.fail_slow", ["clock.low"]),
+        ([late(110, 100, subject=OTHER_GPU)], "straggler.fail_slow", ["clock.low"]),
+        ([late(110, 100, subject=OF_NODE)], "straggler.fail_slow", ["clock.low"]),
+        ([late(110, 100, kind="xid.79", family="event")], "straggler.fail_slow", ["xid.79"]),
+        # Of another class than what has explained it, at once or late.
+        ([late(12, 10), late(110, 100, **NARROW)], "clock.low", ["link.pcie_downgrade"]),
+        ([late(90, 80), late(110, 100, **NARROW)], "clock.low", ["link.pcie_downgrade"]),
+        ([late(12, 10), late(110, 100, kind="throttle.thermal")], "throttle.thermal", []),
+    ],
+)
+def test_what_a_slow_gpu_shows_soon_after_it_was_found_is_why(hardware, cause, own):
+    """Within two minutes it is evidence of the finding; what is no part of it is a finding of its own."""
+    _, versions = run(slow(overwhelming=True), *hardware, until=250)
+    last = {f.dedup_key: f for f in versions}.values()
+    [found] = [f for f in last if f.kind == "straggler.fail_slow"]
+    assert found.cause.hypothesis == cause
+    assert [f.kind for f in last if f.group_key is None and f.status == "open" and f is not found] == own
+
+
 def test_overwhelming_source_opens_alone():
     """An overwhelming source opens the finding at its own event time."""
     last, versions = run(slow(overwhelming=True))

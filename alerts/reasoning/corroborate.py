@@ -67,6 +67,13 @@ def certain(case: Case, others: Iterable[Case]) -> bool:
     return case.active and hang.certain(_no_progress(case), _of_nodes(others))
 
 
+def awaits_next_attempt(case: Case, others: Iterable[Case]) -> bool:
+    """Return whether a stop that was not found to be a hang is one where a machine of the job has failed."""
+    if not case.rule.hang or case.status != "suspected" or not case.active:
+        return False
+    return hang.awaits_next_attempt(_no_progress(case), _of_nodes(others))
+
+
 def over(case: Case, others: Iterable[Case]) -> bool:
     """Return whether the job of a hang has ended, so that nothing can be wrong any more."""
     return case.active and hang.ended(_no_progress(case), _of_nodes(others))
@@ -103,7 +110,8 @@ def already_ended(case: Case, s: Suspicion, others: Iterable[Case]) -> bool:
     """Return whether a suspicion is about a hang that is over, and only repeats it."""
     if not isinstance(s, HangVote) or not case.rule.hang or case.active:
         return False
-    return is_repeat(case, s) or hang.ended((s,), _of_nodes(others))
+    same_stop = case.cleared_at is None or s.onset <= case.cleared_at
+    return is_repeat(case, s) or (same_stop and hang.ended((s,), _of_nodes(others)))
 
 
 def same_place(a: Case, b: Case) -> bool:

@@ -15,6 +15,9 @@ where no node sends samples of GPUs and ports, which show that, the first has to
 minutes, as an error where a few ranks did not arrive at the last step. A job that has ended, or has announced
 a pause of less than ten minutes, is no hang.
 
+A job of which a machine has failed as its steps ended (``machine_failed``) stands still for that, also where
+its processes end at once: that they have left is no evidence against it.
+
 Of a job that sends no step rows, the cluster stage finds that most of its nodes spin for longer than it ever
 paused and none works (``by_nodes``, ``streams.cluster.stuck_jobs``), which suffices.
 
@@ -89,6 +92,8 @@ def is_hang(no_progress: Collection[HangVote], of_nodes: Collection[HangVote]) -
     A stall that is suspected early needs machines that neither send nor compute; one that counts ``alone``
     needs none.
     """
+    if any(v.machine_failed for v in no_progress):
+        return awaits_next_attempt(no_progress, of_nodes)
     if any(v.alone for v in no_progress):
         return not excused(no_progress, of_nodes)
     proofs = [v for v in _proofs(no_progress, of_nodes) if v.both_signs or not early(no_progress)]
@@ -121,6 +126,22 @@ def only_by_nodes(suspicions: Iterable[Suspicion]) -> bool:
 def early(no_progress: Collection[HangVote]) -> bool:
     """Return whether the stall is shorter than any job is allowed to pause."""
     return all(v.early for v in no_progress)
+
+
+def awaits_next_attempt(no_progress: Collection[HangVote], of_nodes: Collection[HangVote]) -> bool:
+    """Return whether a job of which a machine has failed stands still for longer than any is allowed to
+    pause, and has neither declared its end nor, with its last step, a pause.
+
+    A start that it declares later is what is done about the failure.
+    """
+    since = _since(no_progress)
+    with_step = since + 2.0 * DECLARED_BEFORE_SECONDS
+    declared = any(
+        v.signal == "ended" or (v.signal == "paused" and v.onset <= with_step)
+        for v in of_nodes
+        if v.onset >= since
+    )
+    return bool(no_progress) and not early(no_progress) and not declared
 
 
 def excused(no_progress: Collection[HangVote], of_nodes: Collection[HangVote]) -> bool:

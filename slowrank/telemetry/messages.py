@@ -115,6 +115,7 @@ class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
     where none has. ``by_nodes``: of a job that sends no step rows, what its nodes show together.
     ``stuck_since``: since when the GPUs of the node have spun for nothing, where that is longer than any
     pause of the job so far, else 0; ``resting``: for minutes they have done that or stood idle.
+    ``machine_failed``: the finding stage adds that a machine of the job has failed as the steps ended.
     """
 
     signal: HangSignal
@@ -129,6 +130,7 @@ class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
     by_nodes: bool = False
     stuck_since: float = 0.0
     resting: bool = False
+    machine_failed: bool = False
 
 
 class _OfNode(_Message, frozen=True, kw_only=True):

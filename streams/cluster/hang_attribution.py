@@ -7,6 +7,9 @@ Machines and jobs are judged separately. A stopped job is shown as part of the f
   survive (``may_stop_job``: a port that went down, missing telemetry) within ± 15 s, and
 * that finding is open, or ended after the stop.
 
+A job whose processes end at once shows no hang: that a fatal fault of hardware stopped it is added to the
+vote of its steps (``with_failure``). Each stop of a job has a cause of its own.
+
 Of several causes, the earliest wins; among those within 1.5 s, the gravest, then one that the votes of the
 hang name as a suspect. The finding gains the hang's evidence and cost, and the hang itself is no longer
 notified. A job whose transfers are slow is attributed in the same way (``slow_transfers``).
@@ -17,7 +20,7 @@ once a second. Whether a cause is found is measured by ``python -m benchmarks qu
 
 import math
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -28,7 +31,7 @@ from alerts.config import FindingConfig
 from alerts.finding import BlastRadius, Finding
 from alerts.kind import Standing
 from alerts.kinds import kind_of
-from alerts.reasoning.hang import ONSET_APART_SECONDS
+from alerts.reasoning.hang import ONSET_APART_SECONDS, votes_among
 from alerts.report.action import action, check_uplinks, paging
 from alerts.report.render import MAX_EVIDENCE
 from alerts.report.severity import severity
@@ -68,6 +71,31 @@ def attributable(kind: str) -> bool:
     return row.hang or row.no_culprit
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stop of a job that the finding of dedup key ``cause`` explains, as its hang was ``shown``.
+
+    ``lost``: GPU-hours of the hang's case up to this stop, which are on the accounts of causes.
+    """
+
+    cause: str
+    shown: Finding
+    lost: float
+
+    def over(self, later: Case) -> "_Part":
+        """Return it as it is once the case has stopped again later."""
+        if self.shown.status not in LIVE:
+            return self
+        ended = replace(
+            self.shown,
+            status="resolved",
+            resolved_at=later.since,
+            gpu_hours_lost_per_hour=0.0,
+            cost_per_hour=None,
+        )
+        return replace(self, shown=ended)
+
+
 class HangAttribution:
     """Where jobs run, and which hangs are explained by which finding.
 
@@ -78,7 +106,8 @@ class HangAttribution:
         self._config = config
         self._runs: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
         self._voting: dict[tuple[str, str], tuple[float, float]] = {}
-        self._parts: dict[str, tuple[str, Finding]] = {}
+        # Of each job's hang the explained stops, by their onset.
+        self._parts: dict[str, dict[float, _Part]] = {}
         self._moved: set[str] = set()
         self._pruned_at = -math.inf
 
@@ -118,14 +147,20 @@ class HangAttribution:
         stopped = hang.opened_at is not None
         found = explanations(causes, hang, finding, self._config) if stopped else []
         cause = leading(found, hang, finding)
-        before, after = self._parts.pop(hang.key, None), None
+        before = self._parts.pop(hang.key, {})
+        # What earlier stops cost stays with their causes; slow spells of a job are one.
+        earlier = {since: part for since, part in before.items() if hang.rule.hang and since < hang.since}
+        after = {since: part.over(hang) for since, part in earlier.items()}
+        finding = _without(finding, max((part.lost for part in after.values()), default=0.0))
         if cause is not None:
             shown = self._standing_still(finding, hang, cause)
             if slows_alone(cause, hang, found):
                 shown = replace(shown, severity=harm(cause, hang, self._config))
-            after = self._parts[hang.key] = (cause.key, shown)
+            after[hang.since] = _Part(cause.key, shown, hang.account.lost)
+        if after:
+            self._parts[hang.key] = after
         if before != after:
-            self._moved |= {part[0] for part in (before, after) if part is not None}
+            self._moved |= {part.cause for part in (*before.values(), *after.values())}
         if cause is None and stopped and awaited and finding.status in NOTIFIED:
             return replace(finding, status="suspected")
         return finding if cause is None else as_part(finding, cause)
@@ -151,7 +186,9 @@ class HangAttribution:
 
     def hangs_of(self, key: str) -> list[Finding]:
         """Return the hangs that the finding of dedup key ``key`` explains."""
-        return [finding for _, (leader, finding) in sorted(self._parts.items()) if leader == key]
+        jobs = (parts for _, parts in sorted(self._parts.items()))
+        stops = ([part.shown for part in parts.values() if part.cause == key] for parts in jobs)
+        return [_together(of_job) for of_job in stops if of_job]
 
     def explains(self, key: str) -> bool:
         """Return whether a finding explains the case ``key`` about a job."""
@@ -164,7 +201,11 @@ class HangAttribution:
 
     def forget(self, key: str) -> None:
         """Drop the hangs of the finding of dedup key ``key``; one that is over stays with its finding."""
-        self._parts = {k: part for k, part in self._parts.items() if part[0] != key}
+        kept = {
+            hang: {since: part for since, part in parts.items() if part.cause != key}
+            for hang, parts in self._parts.items()
+        }
+        self._parts = {hang: parts for hang, parts in kept.items() if parts}
 
     def prune(self, now: float, *, in_use: Container[tuple[str, bool]]) -> None:
         """Drop, once an hour, the jobs without a report for an hour, but for those with a scope ``in_use``
@@ -189,6 +230,21 @@ def explanations(causes: Iterable[Case], hang: Case, finding: Finding, config: F
     named = {s.subject.node for s in finding.suspects}
     reported = (case for case in causes if _is_reported(case, hang.since))
     return [case for case in reported if slows(case, hang, named, config)]
+
+
+def with_failure(hang: Case, causes: Iterable[Case], config: FindingConfig) -> HangVote | None:
+    """Return the last vote of the steps on a stop with which a machine of the job failed; None if none did.
+
+    An XID of a program is a warning, and comes as well where its job is ended from outside.
+    """
+    graver = [c for c in causes if c.rule.standing is Standing.FATAL and c.rule.severity != "warning"]
+    failed_at = [c.opened_at for c in graver if c.opened_at is not None and _explains(c, hang.since, config)]
+    votes = [vote for vote in votes_among(hang.suspicions()) if vote.signal == "no_progress"]
+    if not failed_at or not votes:
+        return None
+    last = max(votes, key=lambda vote: (vote.ts, vote.detector))
+    at = max(last.ts, min(failed_at))
+    return msgspec.structs.replace(last, state="update", ts=at, machine_failed=True)
 
 
 def leading(found: Sequence[Case], hang: Case, finding: Finding) -> Case | None:
@@ -348,6 +404,18 @@ def _blast(finding: Finding, hangs: Sequence[Finding]) -> BlastRadius:
         nodes=max(own.nodes, sum(blast.nodes for blast in others)),
         other_findings=tuple(dict.fromkeys((*own.other_findings, *(hang.id for hang in hangs)))),
     )
+
+
+def _without(finding: Finding, lost: float) -> Finding:
+    """Return the finding without GPU-hours that are on another account."""
+    if not lost:
+        return finding
+    return replace(finding, gpu_hours_lost=round(max(0.0, (finding.gpu_hours_lost or 0.0) - lost), 4))
+
+
+def _together(stops: Sequence[Finding]) -> Finding:
+    """Return the last stop of a job with what all of them cost, which have one cause."""
+    return replace(stops[-1], gpu_hours_lost=_sum(stop.gpu_hours_lost for stop in stops))
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

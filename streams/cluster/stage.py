@@ -20,7 +20,7 @@ from alerts.cases.shadow import only_in_shadow, shadow_id, shadowed
 from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key
 from alerts.kinds import UNHEARD_KIND
-from alerts.reasoning.corroborate import excused
+from alerts.reasoning.corroborate import awaits_next_attempt, excused
 from alerts.report.render import Sources, render, sources_of
 from slowrank.telemetry import (
     HangVote,
@@ -41,6 +41,7 @@ from streams.cluster.hang_attribution import (
     may_wait,
     none_heard,
     only_unheard,
+    with_failure,
     with_hangs,
 )
 from streams.cluster.incidents.fold import INCIDENTS
@@ -186,6 +187,10 @@ class FindingStage:
     def _reach(self, scope_id: _ScopeId) -> list[Finding]:
         timeline, changed = self._timelines[scope_id], []
         states = list(timeline.reach(self._now)) if timeline.has_work(self._now) else [timeline.shown]
+        if scope_id in self._of_jobs and (failed := self._failures(states[-1][1])):
+            for vote in failed:
+                self._suspect(vote)
+            states[-1:] = timeline.reach(self._now)
         for as_of, scope in states:
             changed += self._changes(scope_id, scope.cases, as_of, partial(self._of_case, scope_id, scope))
         if timeline.empty:
@@ -193,6 +198,13 @@ class FindingStage:
         if not any(self._may_be_explained(case) for case in states[-1][1].cases.values()):
             self._of_jobs.discard(scope_id)
         return changed
+
+    def _failures(self, scope: Scope) -> list[HangVote]:
+        """Return what is to be added to the stops of a job that are not found to be hangs."""
+        cases = scope.cases.values()
+        stops = [case for case in cases if awaits_next_attempt(case, cases)]
+        votes = (with_failure(case, self._causes(case), self.config) for case in stops)
+        return [vote for vote in votes if vote is not None]
 
     def _may_be_explained(self, case: Case) -> bool:
         """Return whether a machine's finding explains a case about a job, or may soon."""

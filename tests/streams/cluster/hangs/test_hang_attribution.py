@@ -230,6 +230,90 @@ def test_a_fault_has_the_cost_of_its_stop_also_while_the_job_has_no_machines(lat
     assert found.gpu_hours_lost_per_hour == 0.0
 
 
+def no_steps(stop, *, after=15, state="raise"):
+    """The steps alone say that the job stands still, or that it goes on."""
+    return hang(stop + after, stop=stop, state=state, quiet=())
+
+
+def declared(ts, signal="paused"):
+    said = HangClaim(
+        signal=signal, detector="job.paused", family="host", subject=place("n0").whole_node(), weight=-4.0
+    )
+    return [said.suspicion("raise", ts=T0 + ts, onset=T0 + ts)]
+
+
+@pytest.mark.parametrize(
+    ("later", "until"),
+    [
+        (no_steps(STOP, after=400, state="clear"), 500),
+        ([*declared(STOP + 8), *no_steps(STOP, after=400, state="clear")], 500),
+        (release(700, reused=True), 700),
+        (job_end(900), 900),
+        ([], STOP + 15 + 3600),
+    ],
+    ids=["the next step", "the next step of a declared start", "another job", "the end", "for an hour"],
+)
+def test_a_fault_has_the_cost_of_a_stop_whose_processes_end_at_once(later, until):
+    """Such a job never hangs: its nodes were left before its steps were missed."""
+    versions = run(
+        *announced(), fault(STOP + 0.5), *release(STOP + 4), *no_steps(STOP), *later, until=4500, step=10
+    )
+    assert told(versions) == [("opened", "xid.79")]
+    found = last(versions, "xid.79")
+    assert found.gpu_hours_lost == pytest.approx(32 * (until - STOP) / 3600, abs=1e-3)
+    assert (found.gpu_hours_lost_per_hour, found.severity) == (0.0, "critical")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [fault(STOP + 0.5), *job_end(STOP + 5), *no_steps(STOP)],
+        [fault(STOP + 0.5), *declared(STOP + 0.2), *no_steps(STOP)],
+        [fault(STOP + 0.5, kind="xid.45"), *no_steps(STOP)],
+        [fault(STOP + 0.5, kind="throttle.thermal"), *no_steps(STOP)],
+        [fault(STOP - 61), *no_steps(STOP)],
+        [fault(STOP + 0.5, node="m1"), *no_steps(STOP)],
+        [fault(STOP + 0.5), *(replace(vote, early=True) for vote in no_steps(STOP))],
+    ],
+    ids=[
+        "it ended",
+        "it saves",
+        "its processes were cleaned up",
+        "no fatal fault",
+        "too early",
+        "another job's node",
+        "a pause like others",
+    ],
+)
+def test_a_job_that_has_left_its_machines_otherwise_costs_nothing(said):
+    others = announced(["m1"], job="j2")
+    versions = run(*announced(), *others, *release(STOP + 4), *said, until=400)
+    assert [f for f in versions if f.gpu_hours_lost or f.gpu_hours_lost_per_hour] == []
+    assert "hang.job" not in {kind for _, kind in told(versions)}
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["its processes end at once", "it hangs"])
+def test_each_stop_of_a_job_is_on_the_account_of_its_own_cause(leaves):
+    """A job that stops twice, for 200 s and for 300 s."""
+
+    def stop(ts, node, seconds):
+        shows = [*release(ts + 4), *no_steps(ts)] if leaves else hang(ts + 15, stop=ts)
+        over = (
+            no_steps(ts, after=seconds, state="clear")
+            if leaves
+            else hang(ts + seconds, stop=ts, state="clear")
+        )
+        return [fault(ts + 0.5, node=node), *shows, *over]
+
+    said = [*stop(STOP, "n1", 200), *announced(ts=STOP + 200), *stop(1000, "n2", 300)]
+    versions = run(*announced(), *said, until=2000, step=5)
+    lost = {f.subject.node: f.gpu_hours_lost for f in versions if f.kind == "xid.79"}
+    assert lost == {
+        "n1": pytest.approx(32 * 200 / 3600, abs=1e-3),
+        "n2": pytest.approx(32 * 300 / 3600, abs=1e-3),
+    }
+
+
 def test_a_stop_without_a_fault_costs_nothing_once_the_job_has_no_machines():
     found = last(run(*announced(), *hang(), *release(160), until=1000), "hang.job")
     assert found.gpu_hours_lost == pytest.approx(32 * 60 / 3600, abs=1e-3)

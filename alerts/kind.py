@@ -110,6 +110,11 @@ class Kind:
     """As a hypothesis: the job's transfers are ``slow``. As a fault: it is ``slowing`` those that pass it."""
     may_stop_job: bool = False
     """Most jobs survive it: it explains a hang only if the hang began right after it."""
+    stops_job_by: tuple[str, ...] = ()
+    """Where it may stop a job: what of its evidence does, not enough for a finding without the stop."""
+    of_one_node: bool = False
+    """On several nodes of a job at once it comes from what they share, as storage or the program, and none of
+    them stopped the job."""
 
     gathered_into: tuple[Literal["node", "group"], ...] = ()
     """Cases of ranks that began together become one about their node or tensor-parallel group."""

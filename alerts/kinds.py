@@ -622,6 +622,9 @@ KINDS: dict[str, Kind] = {
         action="CHECK_APP",
         text="Find what fills the memory of {place}.",
         found_anew=True,
+        may_stop_job=True,
+        stops_job_by=("host.oom_kill", "host.oom_kills_total"),
+        of_one_node=True,
     ),
     "host.hung_task": Kind(
         title="{place} has processes that hang in the kernel",
@@ -636,6 +639,8 @@ KINDS: dict[str, Kind] = {
             "Find out what the processes of {place} wait for (a driver, a file system); reboot it if they "
             "stay."
         ),
+        may_stop_job=True,
+        of_one_node=True,
     ),
     "host.clock_skew": Kind(
         standing=ASIDE,

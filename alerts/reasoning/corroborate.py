@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 
 from alerts.cases.case import Case, slowed_part
+from alerts.cases.lifecycle import NOTIFIED
 from alerts.cases.update import is_repeat
 from alerts.config import FindingConfig
 from alerts.kind import Standing
@@ -65,6 +66,11 @@ def planned(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
 def certain(case: Case, others: Iterable[Case]) -> bool:
     """Return whether a hang can be no pause any more."""
     return case.active and hang.certain(_no_progress(case), _of_nodes(others))
+
+
+def stands_still(case: Case) -> bool:
+    """Return whether a job was found to hang and has not moved since."""
+    return case.rule.hang and case.active and case.status in NOTIFIED
 
 
 def awaits_next_attempt(case: Case, others: Iterable[Case]) -> bool:

@@ -4,7 +4,8 @@ Machines and jobs are judged separately. A stopped job is shown as part of the f
 
 * the machine runs the job (named with it within ten minutes before the stop), and
 * a fatal fault began there between one minute before the stop and 15 s after it, or one that most jobs
-  survive (``may_stop_job``: a port that went down, missing telemetry) within ± 15 s, and
+  survive (``may_stop_job``: a port that went down, a task blocked in the kernel, missing telemetry) within
+  ± 15 s, and
 * that finding is open, or ended after the stop.
 
 A job whose processes end at once shows no hang: that a fatal fault of hardware stopped it is added to the
@@ -19,6 +20,7 @@ once a second. Whether a cause is found is measured by ``python -m benchmarks qu
 """
 
 import math
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,7 +39,7 @@ from alerts.report.render import MAX_EVIDENCE
 from alerts.report.severity import severity
 from alerts.report.title import title
 from alerts.stated_severity import ORDER
-from slowrank.telemetry import HangVote, Subject
+from slowrank.telemetry import HangVote, Subject, Suspicion
 from slowrank.telemetry.records import Severity
 from streams.cluster.slow_transfers import harm, slows, slows_alone
 
@@ -54,6 +56,9 @@ AWAITED_SECONDS = 7.0
 # How long before the finding about its silence a node has sent nothing (``SilenceConfig.unheard`` at one
 # record a second).
 _UNHEARD_SECONDS = 5.0
+
+# Beginnings of the detectors that read what a machine says of itself: its logs and counters.
+_OF_MACHINE = ("event.", "counter.")
 
 # Time between two clean-ups, and without a report after which a job without cases is forgotten (chosen:
 # longer than suspicions come late).
@@ -224,7 +229,7 @@ class HangAttribution:
 def explanations(causes: Iterable[Case], hang: Case, finding: Finding, config: FindingConfig) -> list[Case]:
     """Return those of ``causes`` that may explain the hang, or the slow transfers, of this ``finding``."""
     if hang.rule.hang:
-        return [case for case in causes if _explains(case, hang.since, config)]
+        return _of_one_node([case for case in causes if _explains(case, hang.since, config)])
     if not _of_network(hang):
         return []
     named = {s.subject.node for s in finding.suspects}
@@ -235,16 +240,38 @@ def explanations(causes: Iterable[Case], hang: Case, finding: Finding, config: F
 def with_failure(hang: Case, causes: Iterable[Case], config: FindingConfig) -> HangVote | None:
     """Return the last vote of the steps on a stop with which a machine of the job failed; None if none did.
 
-    An XID of a program is a warning, and comes as well where its job is ended from outside.
+    An XID of a program is a warning, and comes as well where its job is ended from outside; so does missing
+    telemetry. What counts is what a log or a counter of the machine says.
     """
-    graver = [c for c in causes if c.rule.standing is Standing.FATAL and c.rule.severity != "warning"]
+    graver = [case for case in causes if _fails_at_once(case)]
     failed_at = [c.opened_at for c in graver if c.opened_at is not None and _explains(c, hang.since, config)]
-    votes = [vote for vote in votes_among(hang.suspicions()) if vote.signal == "no_progress"]
-    if not failed_at or not votes:
+    if not failed_at:
         return None
-    last = max(votes, key=lambda vote: (vote.ts, vote.detector))
+    last = max(votes_among(hang.suspicions()), key=lambda vote: (vote.ts, vote.detector))
     at = max(last.ts, min(failed_at))
     return msgspec.structs.replace(last, state="update", ts=at, machine_failed=True)
+
+
+def _fails_at_once(case: Case) -> bool:
+    if case.rule.stops_job_by:
+        return True
+    told = any(s.detector.startswith(_OF_MACHINE) for s in case.suspicions())
+    return told and case.rule.standing is Standing.FATAL and case.rule.severity != "warning"
+
+
+def confirmed_by_stop(hang: Case, causes: Iterable[Case]) -> list[Suspicion]:
+    """Return what a node showed as its job stopped, if the stop is what confirms it."""
+    weak = [case for case in causes if case.rule.stops_job_by and case.status == "suspected" and case.active]
+    earliest, latest = hang.since - AFTER_SECONDS, hang.since + AFTER_SECONDS
+    with_stop = _of_one_node([case for case in weak if _began(case, earliest, latest)])
+    found_at = (
+        max(vote.ts for vote in votes_among(hang.suspicions())) if hang.opened_at is None else hang.opened_at
+    )
+    return [
+        msgspec.structs.replace(s, state="update", ts=max(s.ts, found_at), overwhelming=True)
+        for case in with_stop
+        for s in _stopping(case)
+    ]
 
 
 def leading(found: Sequence[Case], hang: Case, finding: Finding) -> Case | None:
@@ -372,8 +399,32 @@ def _explains(case: Case, stop: float, config: FindingConfig) -> bool:
     fatal = row.standing is Standing.FATAL and not row.hang
     if not fatal and not row.may_stop_job:
         return False
-    before = config.agree_within_seconds if fatal else AFTER_SECONDS
-    return _is_reported(case, stop) and stop - before <= case.since <= stop + AFTER_SECONDS
+    earliest = stop - (config.agree_within_seconds if fatal else AFTER_SECONDS)
+    return _is_reported(case, stop) and _began(case, earliest, stop + AFTER_SECONDS)
+
+
+def _began(case: Case, earliest: float, latest: float) -> bool:
+    """Return whether what may stop a job began, or came again, within these times."""
+    began = [(s.onset_lo, s.onset) for s in _stopping(case)]
+    if not case.rule.stops_job_by:
+        began.append((case.since, case.since))
+    return any(earliest <= onset and lo <= latest for lo, onset in began)
+
+
+def _stopping(case: Case) -> list[Suspicion]:
+    """Return the suspicions of a case that date what may stop a job: its events, each of which is dated by
+    itself, or what alone of its evidence does."""
+    metrics = case.rule.stops_job_by
+    if not metrics:
+        return [s for s in case.suspicions() if s.detector.startswith("event.")]
+    return [s for s in case.suspicions() if any(e.metric in metrics for e in s.evidence)]
+
+
+def _of_one_node(causes: Sequence[Case]) -> list[Case]:
+    """Return the cases without those that several nodes show because of what they share."""
+    places = {(case.kind, case.subject.node) for case in causes if case.rule.of_one_node}
+    shared = {kind for kind, count in Counter(kind for kind, _ in places).items() if count > 1}
+    return [case for case in causes if case.kind not in shared]
 
 
 def _of_network(case: Case) -> bool:

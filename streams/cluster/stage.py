@@ -20,7 +20,7 @@ from alerts.cases.shadow import only_in_shadow, shadow_id, shadowed
 from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key
 from alerts.kinds import UNHEARD_KIND
-from alerts.reasoning.corroborate import awaits_next_attempt, excused
+from alerts.reasoning.corroborate import awaits_next_attempt, excused, stands_still
 from alerts.report.render import Sources, render, sources_of
 from slowrank.telemetry import (
     HangVote,
@@ -37,6 +37,7 @@ from slowrank.telemetry.hardware.boards import on_board
 from streams.cluster.hang_attribution import (
     HangAttribution,
     attributable,
+    confirmed_by_stop,
     may_explain,
     may_wait,
     none_heard,
@@ -187,10 +188,13 @@ class FindingStage:
     def _reach(self, scope_id: _ScopeId) -> list[Finding]:
         timeline, changed = self._timelines[scope_id], []
         states = list(timeline.reach(self._now)) if timeline.has_work(self._now) else [timeline.shown]
-        if scope_id in self._of_jobs and (failed := self._failures(states[-1][1])):
-            for vote in failed:
-                self._suspect(vote)
-            states[-1:] = timeline.reach(self._now)
+        if scope_id in self._of_jobs:
+            for node_scope in self._confirm(states[-1][1]):
+                changed += self._reach(node_scope)
+            if failed := self._failures(states[-1][1]):
+                for vote in failed:
+                    self._suspect(vote)
+                states[-1:] = timeline.reach(self._now)
         for as_of, scope in states:
             changed += self._changes(scope_id, scope.cases, as_of, partial(self._of_case, scope_id, scope))
         if timeline.empty:
@@ -198,6 +202,15 @@ class FindingStage:
         if not any(self._may_be_explained(case) for case in states[-1][1].cases.values()):
             self._of_jobs.discard(scope_id)
         return changed
+
+    def _confirm(self, scope: Scope) -> list[_ScopeId]:
+        """Confirm what nodes showed as the job of a scope stopped; return the scopes of these nodes."""
+        cases = scope.cases.values()
+        stops = [case for case in cases if stands_still(case) or awaits_next_attempt(case, cases)]
+        found = [s for case in stops for s in confirmed_by_stop(case, self._causes(case))]
+        for s in found:
+            self._suspect(s)
+        return sorted({(scope_key(s), False) for s in found})
 
     def _failures(self, scope: Scope) -> list[HangVote]:
         """Return what is to be added to the stops of a job that are not found to be hangs."""

@@ -18,6 +18,12 @@ _AER = re.compile(r"(?P<what>Un)?correct(?:ed|able)(?: \((?P<grade>Non-Fatal|Fat
 _RECOVERY = re.compile(
     r"action changed from (?:0x)?[0-9a-f]+ \([^)]*\) to (?P<to>0x[0-9a-f]{1,4}|\d{1,4})\b", re.IGNORECASE
 )
+_BLOCKED = re.compile(r"blocked for more than (?P<seconds>\d{1,6}) seconds")
+
+# How often the kernel looks for tasks that are blocked, and how long a task must be for it to say so
+# (``kernel.hung_task_timeout_secs``, its default).
+HUNG_TASK_SECONDS = 120.0
+
 # Of the NVIDIA driver (nv_queue, nvidia-modeset, irq/97-nvidia, UVM …), and of file systems over the network.
 _DRIVER = re.compile(
     r"task (?:nv|irq/\d+-nv|UVM|uvm|nfs|rpciod|kworker/\S*(?:rpc|xprt|nfs)|ll_|ptlrpc|mount\.nfs)"
@@ -47,6 +53,16 @@ def recovery_action(message: str) -> int | None:
     """
     found = _RECOVERY.search(message)
     return None if found is None else int(found["to"], 16 if "x" in found["to"].lower() else 10)
+
+
+def blocked_since(message: str, ts: float) -> tuple[float, float]:
+    """Return the earliest and the latest time since when a task is blocked, from its message of time ``ts``.
+
+    A kernel that states the limit and not the time was content with the task one round before.
+    """
+    found = _BLOCKED.search(message)
+    latest = ts - (float(found["seconds"]) if found else HUNG_TASK_SECONDS)
+    return latest - HUNG_TASK_SECONDS, latest
 
 
 _OF_NVLINK5 = frozenset(f"xid.{number}" for number in NVLINK5)

@@ -8,7 +8,7 @@ from typing import Any
 
 from alerts.kinds import kind_of
 from slowrank.telemetry import Evidence, NodeEvent, Subject, Suspicion
-from slowrank.telemetry.hardware.event_grades import NONE, graded, recovery_action
+from slowrank.telemetry.hardware.event_grades import NONE, blocked_since, graded, recovery_action
 from streams.node.rules.counter_rules import Symptom
 from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
 from streams.suspicions import Claim, subject_of
@@ -24,6 +24,7 @@ MAX_SUBJECTS = 1024
 LASTING = ("CONTACT_SUPPORT", "HARDWARE_INSPECTION")
 
 BOOT = "host.boot"
+HUNG_TASK = "host.hung_task"
 RECOVERED = f"xid.154{NONE}"
 
 _FaultKey = tuple[str, Hashable]
@@ -68,7 +69,7 @@ class EventRules:
             faults = 0
         symptom, found = _judged(rule, faults), []
         if self._worse_than_burst((symptom.kind, key), event.ts, symptom.weight):
-            found += self._raise(_claim(event, name, subject, symptom), event.ts)
+            found += self._raise(_claim(event, name, subject, symptom), event.ts, began=_began(event))
         return [*found, *(self._repeats(event, subject) if rule.fatal else ())]
 
     def recovered(self, subject: Subject, before: float, ts: float) -> list[Suspicion]:
@@ -76,13 +77,13 @@ class EventRules:
         again."""
         return self._end(_key(subject), before, ts)
 
-    def _raise(self, claim: Claim, ts: float) -> list[Suspicion]:
+    def _raise(self, claim: Claim, ts: float, *, began: tuple[float, float]) -> list[Suspicion]:
         key = _key(claim.subject)
         # A kind has one suspicion on a subject: a milder event must not replace a worse one.
         _, worst = self._raised.get((claim.kind, key), (ts, claim))
         if worst.note != claim.note and worst.weight > claim.weight:
             claim = worst
-        found = [claim.suspicion("raise", ts=ts, onset=ts)]
+        found = [claim.suspicion("raise", ts=ts, onset=began[1], interval=began)]
         ended = [
             end for end in (self._ends.get(key), self._ends.get(None)) if end is not None and ts < end[0]
         ]
@@ -176,6 +177,11 @@ def _booted(event: NodeEvent) -> float:
     """Return when the node booted (Unix seconds); the event itself is dated by the start of its exporter."""
     booted = event.subject.get("booted")
     return float(booted) if isinstance(booted, int) else -math.inf
+
+
+def _began(event: NodeEvent) -> tuple[float, float]:
+    """Return the interval in which began what an event reports."""
+    return blocked_since(_text(event), event.ts) if event.code == HUNG_TASK else (event.ts, event.ts)
 
 
 def _key(subject: Subject) -> Hashable:

@@ -1,5 +1,6 @@
 """A job that stops because a machine failed is one finding about the machine, with the cost of the job."""
 
+import dataclasses
 import json
 import random
 
@@ -312,6 +313,82 @@ def test_each_stop_of_a_job_is_on_the_account_of_its_own_cause(leaves):
         "n1": pytest.approx(32 * 200 / 3600, abs=1e-3),
         "n2": pytest.approx(32 * 300 / 3600, abs=1e-3),
     }
+
+
+def oom_kill(ts, node="n1", metric="host.oom_kill"):
+    """A process that was killed for memory, not enough for a finding."""
+    seen = Evidence(metric=metric, unit="1", detector="event", value=1.0)
+    said = claim("event.kmsg", "host", "host.memory_pressure", place(node, None).whole_node(), weight=2.0)
+    said = dataclasses.replace(said, evidence=(seen,), severity="warning")
+    return said.suspicion("raise", ts=T0 + ts, onset=T0 + ts)
+
+
+def hung_task(ts, since, node="n1", *, earliest=None):
+    said = claim("event.kmsg", "host", "host.hung_task", place(node, None).whole_node(), overwhelming=True)
+    interval = (T0 + (since if earliest is None else earliest), T0 + since)
+    return said.suspicion("raise", ts=T0 + ts, onset=T0 + since, interval=interval)
+
+
+@pytest.mark.parametrize("stop", [hang(), [*release(STOP + 4), *no_steps(STOP)]], ids=["hangs", "ends"])
+@pytest.mark.parametrize("metric", ["host.oom_kill", "host.oom_kills_total"])
+def test_a_process_that_is_killed_for_memory_as_its_job_stops_is_the_cause(stop, metric):
+    """The stop is the second witness, and costs what the finding about the node says."""
+    goes_on = no_steps(STOP, after=200, state="clear")
+    versions = run(*announced(), oom_kill(STOP + 0.6, metric=metric), *stop, *goes_on, until=400)
+    assert told(versions) == [("opened", "host.memory_pressure")]
+    found = last(versions, "host.memory_pressure")
+    assert found.gpu_hours_lost == pytest.approx(32 * 200 / 3600, abs=1e-3)
+    assert found.blast_radius.jobs == ("j1",)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        [oom_kill(STOP - 16)],
+        [oom_kill(STOP + 0.6, node="m1")],
+        [oom_kill(STOP + 0.6), oom_kill(STOP + 0.8, node="n2")],
+        [oom_kill(STOP + 0.6, metric="host.pressure.memory_some_ratio")],
+        [hung_task(STOP + 150, STOP + 30)],
+        [hung_task(STOP + 130, STOP + 10), hung_task(STOP + 131, STOP + 11, node="n2")],
+    ],
+    ids=[
+        "killed long before",
+        "on another job's node",
+        "killed on two nodes",
+        "short of memory",
+        "blocked later",
+        "blocked on two nodes",
+    ],
+)
+def test_what_a_node_shows_at_another_time_or_not_alone_did_not_stop_the_job(shown):
+    versions = run(*announced(), *announced(["m1"], job="j2"), *shown, *hang(), until=400)
+    assert ("opened", "hang.job") in told(versions)
+    assert last(versions, "hang.job").group_key is None
+
+
+def test_a_job_that_goes_on_confirms_no_process_that_was_killed():
+    assert told(run(*announced(), oom_kill(STOP + 0.6), until=400)) == []
+
+
+@pytest.mark.parametrize(
+    "blocked",
+    [hung_task(STOP + 130, STOP + 10), hung_task(STOP + 180, STOP + 60, earliest=STOP - 60)],
+    ids=["since the stop", "some time since the last round"],
+)
+def test_a_task_that_is_blocked_since_its_job_stops_explains_it(blocked):
+    """The kernel tells of it minutes later; then the hang ends as a finding of its own."""
+    versions = run(*announced(), *hang(), blocked, until=400)
+    hung = [("opened", "hang.job"), ("opened", "host.hung_task"), ("resolved", "hang.job")]
+    assert told(versions) == hung
+    assert last(versions, "host.hung_task").gpu_hours_lost_per_hour == 32.0
+
+
+def test_a_fault_that_comes_again_explains_the_stop_that_it_comes_with():
+    """A GPU that has failed before, and was not repaired."""
+    versions = run(
+        *announced(), fault(10), *announced(ts=900), fault(1000.5), *hang(1015, stop=1000.0), until=1100
+    )
+    assert last(versions, "hang.job").group_key == last(versions, "xid.79").dedup_key
 
 
 def test_a_stop_without_a_fault_costs_nothing_once_the_job_has_no_machines():

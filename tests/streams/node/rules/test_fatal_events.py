@@ -167,6 +167,21 @@ def test_other_events_that_are_findings_at_once(code, message, kind, severity, a
 
 
 @pytest.mark.parametrize(
+    ("message", "latest"),
+    [
+        ("INFO: task python:88 blocked for more than 120 seconds.", -120.0),
+        ("INFO: task python:88 blocked for more than 241 seconds.", -241.0),
+        ("INFO: task python:88 blocked", -120.0),
+    ],
+)
+def test_a_task_that_is_blocked_is_dated_by_since_when(message, latest):
+    """The kernel looks every two minutes, and may tell only for how long it waits before it tells."""
+    [found] = opened(event("host.hung_task", message)).values()
+    assert (found.onset, found.onset_lo, found.onset_hi) == (T0 + latest, T0 + latest - 120.0, T0 + latest)
+    assert found.detected_at == T0
+
+
+@pytest.mark.parametrize(
     ("code", "message", "few", "many", "apart"),
     [
         ("nvswitch.sxid", "SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress error", 2, 3, 60.0),

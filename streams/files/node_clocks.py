@@ -10,16 +10,27 @@ Workers that count their steps independently drift apart, which a clock does not
 |d_ns - a_n| is not small beside a_n, nothing is said of the node. Nor is it where its own ranks, which have
 one clock, end their steps far apart: they are not in step. Records of a file are put in order by their times,
 and a node that is a minute off would seem to lag by as many steps.
+
+Samples and events of a node follow its steps. Where these show nothing, they follow the offset that its own
+samples tell.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
+from slowrank.telemetry import JobSteps, NodeSample, Record
+from streams.clock_error import clock_error
 from streams.columns import FloatArray
 
 Ints = npt.NDArray[np.int64]
+
+Node = tuple[str, str]
+"""Cluster and name of a node."""
 
 # Errors from which on times are moved. Chosen: less than half of the five seconds for which a step waits for
 # late rows; nodes with a time server are off by milliseconds.
@@ -70,6 +81,42 @@ def _ahead_in_run(node: Ints, step: Ints, ts: FloatArray) -> Iterator[tuple[int,
     together = np.nanmedian(last - first, axis=0) <= _TOGETHER * np.abs(error)
     known = steady & together & (np.isfinite(first).sum(axis=0) >= _LEAST_STEPS)
     yield from zip(nodes.tolist(), np.where(known, error, 0.0).tolist(), strict=True)
+
+
+def in_cluster_time(records: Sequence[Record], ahead: Mapping[Node, float]) -> list[Record]:
+    """Return the records dated by the cluster's clock, each corrected once; step rows are already.
+
+    ``ahead`` is what steps show. Samples of other nodes move by the offset that they tell, and events by that
+    of the node's last sample before them. A sample that tells one keeps it, for the finding about the clock.
+    """
+    told = _Told(records, ahead.keys())
+    moved: list[Record] = []
+    for record in records:
+        node = (record.cluster, record.node)
+        seconds = 0.0 if isinstance(record, JobSteps) else ahead.get(node, told.seconds(node, record.ts))
+        if isinstance(record, NodeSample) and clock_error(record):
+            record = replace(record, ts=record.ts - seconds, rx_hint=record.ts - seconds)
+        elif seconds:
+            record = replace(record, ts=record.ts - seconds)
+        moved.append(record)
+    return moved
+
+
+class _Told:
+    """What the samples of each node tell of its clock, but for the nodes ``known`` by their steps."""
+
+    def __init__(self, records: Iterable[Record], known: Collection[Node]) -> None:
+        self._times: defaultdict[Node, list[float]] = defaultdict(list)
+        self._errors: defaultdict[Node, list[float]] = defaultdict(list)
+        samples = [r for r in records if isinstance(r, NodeSample) and (r.cluster, r.node) not in known]
+        for sample in sorted(samples, key=lambda s: s.ts):
+            self._times[sample.cluster, sample.node].append(sample.ts)
+            self._errors[sample.cluster, sample.node].append(clock_error(sample))
+
+    def seconds(self, node: Node, ts: float) -> float:
+        """Return how far the clock of ``node`` was ahead as it showed ``ts``."""
+        at = bisect_right(self._times.get(node, []), ts)
+        return self._errors[node][at - 1] if at else 0.0
 
 
 def sentences(ahead: Mapping[str, float], jobs: Iterable[Collection[str]]) -> Iterator[str]:

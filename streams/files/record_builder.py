@@ -38,7 +38,7 @@ from slowrank.telemetry.schema import (
 from streams.columns import Array, pack_arrays
 from streams.files.data_quality import StepColumns, doubts, ranks_in_words
 from streams.files.job_levels import rises
-from streams.files.node_clocks import clocks_ahead
+from streams.files.node_clocks import Node, clocks_ahead, in_cluster_time
 from streams.files.readers import REQUIRED, FileProblem, Row, chain, kind_of, one_value_a_row
 from streams.files.unknown_fields import UnknownFields
 from streams.files.value_parsing import integer_of, lacks_zone, number_of, text_of, time_of
@@ -52,9 +52,6 @@ _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
 # Rows over 1, and their share, from which on a metric is taken for a percentage. Chosen: single wrong values
 # say nothing of the others.
 _PERCENTAGES, _PERCENTAGES_SHARE = 10, 0.01
-
-Node = tuple[str, str]
-"""Cluster and name of a node."""
 
 # Examples of rows that are set aside for one reason. Chosen: those of all reasons fit on a screen.
 MOST_EXAMPLES = 4
@@ -124,8 +121,7 @@ def read_records(paths: Iterable[Path]) -> Read:
     found.ahead = steps.clocks_ahead()
     for record in (*steps.records(found), *samples.records(found)):
         found.records.append(record)
-    if found.ahead:
-        found.records = [_by_clock_of_job(record, found.ahead) for record in found.records]
+    found.records = in_cluster_time(found.records, found.ahead)
     found.records.sort(key=_order)
     if not found.records:
         raise FileProblem(_nothing(paths, found))
@@ -411,12 +407,6 @@ def _numbered(keys: Iterable[tuple[Any, ...]]) -> npt.NDArray[np.int64]:
     listed = list(keys)
     place = {key: i for i, key in enumerate(sorted(set(listed)))}
     return np.array([place[key] for key in listed], np.int64)
-
-
-def _by_clock_of_job(record: Record, ahead: Mapping[Node, float]) -> Record:
-    """Return a record with the time it has by the clocks of its job; step rows have theirs already."""
-    seconds = 0.0 if isinstance(record, JobSteps) else ahead.get((record.cluster, record.node), 0.0)
-    return msgspec.structs.replace(record, ts=record.ts - seconds) if seconds else record
 
 
 def _order(record: Record) -> tuple[Any, ...]:

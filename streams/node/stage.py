@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from slowrank.telemetry import NodeEvent, NodeSample
+from streams.clock_error import clock_error
 from streams.node.config import NodeConfig
-from streams.node.detectors.exporter_health import clock_error
 from streams.node.events.job_events import CHANGES
 from streams.node.events.node_events import NodeEvents
 from streams.node.inventory import NodeAnnouncer

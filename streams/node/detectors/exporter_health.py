@@ -1,12 +1,12 @@
 """Faults of a node's telemetry, not of the node: a wrong clock, a stuck exporter, a spool without room."""
 
-import struct
 from collections.abc import Mapping
 
 import numpy as np
 
-from slowrank.telemetry import Evidence, NodeSample
-from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Owner
+from slowrank.telemetry import Evidence
+from slowrank.telemetry.schema import Owner
+from streams.clock_error import OFFSET, SKEW_SECONDS
 from streams.debounce import ConditionBank, Debounce, Key
 from streams.node.batch import Batch, Shape
 from streams.node.conditions import observe
@@ -15,15 +15,6 @@ from streams.node.detector import Found, Increases, Origin
 from streams.node.detectors.frozen_readings import SWITCHES
 from streams.node.rules.state_rules import STUCK
 from streams.suspicions import Claim, Location
-
-OFFSET = "host.clock_offset_seconds"
-
-# Chosen: onsets on a node and in its job are compared to the second, so half of one is too much.
-SKEW_SECONDS = 0.5
-
-# A larger offset is no measurement. Chosen: a day; applied, it would keep the node from counting as silent.
-BELIEVED_SECONDS = 86_400.0
-
 
 SPOOL_FREE = "exporter.spool_free_bytes"
 
@@ -77,15 +68,6 @@ class ExporterHealth:
     def carry(self, node: int, source: "ExporterHealth", origin: Origin) -> None:
         """Take over the conditions."""
         self._conditions.carry(node, source._conditions, origin.row)
-
-
-def clock_error(sample: NodeSample) -> float:
-    """Return the seconds by which the node's clock is ahead; 0 where not measured or negligible."""
-    if not sample.host:
-        return 0.0
-    # With one host, the offset of a column is the offset of its only value.
-    (offset,) = struct.unpack_from("<f", sample.host, SAMPLE_SCHEMAS[sample.schema].host.offsets[OFFSET][0])
-    return offset if SKEW_SECONDS < abs(offset) <= BELIEVED_SECONDS else 0.0
 
 
 def skewed(location: Location, offset: float) -> Claim:

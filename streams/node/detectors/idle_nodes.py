@@ -15,13 +15,13 @@ from detectors.node.idle_node import IdleNodeBank, IdleResult, NodeReading
 from slowrank.telemetry import Evidence, HangVote, Suspicion
 from slowrank.telemetry.records import Family
 from slowrank.telemetry.schema import Owner
+from streams.clock_error import clock_error
 from streams.columns import FloatArray, Rows
 from streams.debounce import ConditionBank, Debounce, Key, State
 from streams.node.batch import Batch, Shape
 from streams.node.config import NodeConfig
 from streams.node.counters import Increase
 from streams.node.detector import Found, Increases, Origin
-from streams.node.detectors.exporter_health import clock_error
 from streams.node.detectors.watched_metrics import metrics_of
 from streams.suspicions import HangClaim, Location
 

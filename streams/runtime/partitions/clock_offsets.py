@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicion
 from slowrank.telemetry.columns import read
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS
-from streams.node.detectors.exporter_health import OFFSET, skewed
+from streams.clock_error import OFFSET
+from streams.node.detectors.exporter_health import skewed
 from streams.suspicions import Location
 
 # Chosen: well above what a network, a batch or a training step delays a record by. For smaller offsets a node

@@ -7,6 +7,8 @@ import pytest
 
 from streams.files.node_clocks import clocks_ahead, sentences
 from streams.files.record_builder import read_records
+from streams.files.replay import final_versions, findings_of
+from streams.pipeline import local_pipeline
 
 T0 = 1_795_160_000.0
 
@@ -97,6 +99,36 @@ def test_records_of_a_node_that_is_a_minute_off_are_in_the_order_of_the_others(t
     assert (right.ahead, off.ahead) == ({}, {("default", "n2"): 64.0})
     assert not off.bad, off.examples
     assert off.records == right.records
+
+
+def with_offset(path, *, ahead, steps=True):
+    """Write 200 s of four nodes a second; n2, whose clock is ``ahead``, tells so in its samples."""
+    lines = []
+    for s, n in ((s, n) for s in range(200) for n in range(4)):
+        off = ahead if n == 2 else 0.0
+        own = {"ts": T0 + s + off, "node": f"n{n}"}
+        lines.append({**own, "kind": "sample", "metric": "host.clock_offset_seconds", "value": off})
+        if steps:
+            times = {"step_seconds": 1.0, "compute_seconds": 0.8}
+            lines.append({**own, "kind": "step", "job_id": "j", "step": s, "rank": n, **times})
+    lines.append({"kind": "event", "ts": T0 + ahead + 99.5, "node": "n2", "source": "kmsg", "code": "oom"})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return read_records([path])
+
+
+@pytest.mark.parametrize("steps", [True, False], ids=["with steps", "samples alone"])
+@pytest.mark.parametrize("ahead", [20.0, -20.0])
+def test_a_clock_that_samples_tell_too_is_put_right_once(tmp_path, ahead, steps):
+    """Its samples and events are with those of the others; the only finding is about the clock."""
+    read = with_offset(tmp_path / "a.ndjson", ahead=ahead, steps=steps)
+
+    times = {(type(r).__name__, r.node): r.ts - T0 for r in read.records if 99 < r.ts - T0 < 101}
+    assert times["NodeSample", "n2"] == times["NodeSample", "n0"] == 100.0
+    assert times["NodeEvent", "n2"] == pytest.approx(99.5)
+    kinds = [
+        f.kind for f in final_versions(findings_of(read.records, local_pipeline())) if f.kind != "host.oom"
+    ]
+    assert kinds == ["host.clock_skew"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from simulator.faults.fault import Fault
 from slowrank.telemetry import NodeSample
 from slowrank.telemetry.columns import pack, unpack
 from slowrank.telemetry.schema import HOST_V1, SAMPLE_SCHEMAS
-from streams.node.detectors.exporter_health import SPOOL_FREE, clock_error
+from streams.clock_error import clock_error
+from streams.node.detectors.exporter_health import SPOOL_FREE
 from streams.pipeline import local_pipeline
 
 NODES = 6

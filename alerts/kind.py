@@ -80,6 +80,9 @@ class Kind:
     """What hardware shows of this kind counts only once slow steps confirm it."""
     excused_by_plan: bool = False
     """It compares a job with its past: expected, where the job has announced a change of its work."""
+    warms_up: bool = False
+    """It compares ranks with each other: for a while they may differ by what is new, where the job has
+    announced other work (``job.schedule``)."""
     without_past: bool = False
     """As a hypothesis it needs no healthy past, so that no announced change excuses it."""
     uneven: bool = False

@@ -25,6 +25,8 @@ FABRIC = "fabric.rail_degraded"
 IDLE = "hang.idle"
 # A job announces a change of its work.
 PLANNED = "job.planned"
+# The detector of such a change where it is the work of each step that is another: batch, lengths, phase.
+RESCHEDULED = "job.schedule"
 
 # A node missed reports: evidence of an incident before it is ``exporter.stale``, and never a finding.
 UNHEARD_KIND = "self.unheard"
@@ -51,6 +53,7 @@ KINDS: dict[str, Kind] = {
         pages="machine",
         explained_by=("data.loader_slow",),
         steps_confirm=True,
+        warms_up=True,
         gathered_into=("node", "group"),
         relapsing_as="straggler.intermittent",
     ),
@@ -70,6 +73,7 @@ KINDS: dict[str, Kind] = {
         text="Watch {place}; it comes and goes.",
         pages="machine",
         own_action=True,
+        warms_up=True,
         gathered_into=("node", "group"),
     ),
     "straggler.job_wide": Kind(

@@ -8,13 +8,18 @@ from alerts.cases.lifecycle import NOTIFIED
 from alerts.cases.update import is_repeat
 from alerts.config import FindingConfig
 from alerts.kind import Standing
-from alerts.kinds import IDLE, PLANNED, kind_of
+from alerts.kinds import IDLE, PLANNED, RESCHEDULED, kind_of
 from alerts.reasoning import hang
 from slowrank.telemetry import HangVote, Subject, Suspicion
 
 # How long machines must work again before a stop counts as over (``CERTAIN_SECONDS`` of
 # ``detectors.job.progress``, a certain stall): a few samples at work are no new step.
 WORK_SECONDS = 60.0
+
+# For so long ranks may differ after their job has announced other work: they compile, search kernels and fill
+# caches for its shapes. Chosen: some ten of the longest steps; a machine that becomes slow at just that time is
+# named so much later.
+WARM_UP_SECONDS = 120.0
 
 
 def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
@@ -28,7 +33,9 @@ def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> b
     if any(other.active and other.kind in rule.not_beside for other in others):
         return False
     suspicions = case.suspicions()
-    if rule.opens_alone or any(s.overwhelming for s in suspicions):
+    if rule.opens_alone or (
+        any(s.overwhelming for s in suspicions) and not _warms_up(case, others, config.agree_within_seconds)
+    ):
         return True
     families = _positive(suspicions)
     if not families:
@@ -163,6 +170,18 @@ def _only_one_uneven(a: Case, b: Case) -> bool:
         return False
     one, two = (case.rule.no_culprit and "" in map(slowed_part, case.suspicions()) for case in (a, b))
     return one != two
+
+
+def _warms_up(case: Case, others: Iterable[Case], window: float) -> bool:
+    """Return whether a machine became slow as its job announced other work, and was not seen to be so after
+    the warm-up."""
+    if not case.rule.warms_up:
+        return False
+    planned = (s for other in others if other.kind == PLANNED for s in other.suspicions())
+    announced = [s.onset for s in planned if s.detector == RESCHEDULED]
+    return any(
+        abs(case.since - at) <= window and case.last_seen_at < at + WARM_UP_SECONDS for at in announced
+    )
 
 
 def _as_planned(case: Case) -> bool:

@@ -34,6 +34,7 @@ from slowrank.telemetry import (
     Suspicion,
 )
 from slowrank.telemetry.hardware.boards import on_board
+from streams.cluster.announced_work import AnnouncedWork
 from streams.cluster.hang_attribution import (
     HangAttribution,
     attributable,
@@ -92,6 +93,7 @@ class FindingStage:
         self._of_jobs: set[_ScopeId] = set()
         # Whether they count depends on announcements of nodes, which another partition may bring later.
         self._votes_alone: list[HangVote] = []
+        self._announced_work = AnnouncedWork()
         self._startups = Startups()
         self._pairwise = Pairwise()
         self._clocks = SharedClocks()
@@ -139,19 +141,25 @@ class FindingStage:
         if s.subject.node is not None and not s.shadow:
             self._incidents_of(s.cluster).add(s)
         if s.kind != UNHEARD_KIND:
-            live, shadow = (scope_key(s), False), (scope_key(s), True)
-            if not s.shadow:
-                self._timeline(live).add(s)
-                if attributable(s.kind):
-                    self._of_jobs.add(live)
-            # Shadow state also receives live suspicions; it begins as a copy of the live state.
-            if s.shadow or shadow in self._timelines:
-                self._timeline(shadow).add(s)
+            for scope, announced in self._announced_work.meet(s):
+                self._add(scope, announced)
+            self._add(scope_key(s), s)
+
+    def _add(self, scope: str, s: Suspicion) -> None:
+        live, shadow = (scope, False), (scope, True)
+        if not s.shadow:
+            self._timeline(live).add(s)
+            if attributable(s.kind):
+                self._of_jobs.add(live)
+        # Shadow state also receives live suspicions; it begins as a copy of the live state.
+        if s.shadow or shadow in self._timelines:
+            self._timeline(shadow).add(s)
 
     def tick(self, event_time: float) -> Sequence[Finding]:
         """Let event time pass: return the findings that open, change or end by then."""
         self._now = max(self._now, event_time)
         self._hangs.prune(self._now, in_use=self._of_jobs)
+        self._announced_work.forget(self._now)
         ready, self._votes_alone = _split(self._votes_alone, self._now)
         for vote in ready:
             self._suspect(self._hangs.weighed(vote))

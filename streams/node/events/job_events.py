@@ -81,7 +81,7 @@ def planned(event: NodeEvent) -> list[Suspicion]:
     if job is None or event.code not in CHANGES:
         return []
     claim = Claim(
-        detector="job.planned",
+        detector=event.code,
         catalogue_id="events",
         family="host",
         kind="job.planned",

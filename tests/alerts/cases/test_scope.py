@@ -171,6 +171,40 @@ def test_what_is_slow_on_and_off_is_told_after_the_slowness_only_where_it_goes_o
     assert open_kinds([*said, told(400.0, ON_AND_OFF, "update")], 600.0)[-1] == {ON_AND_OFF}
 
 
+def announced(ts, code):
+    return msgspec.structs.replace(told(ts, "job.planned", onset=ts), detector=code, overwhelming=False)
+
+
+@pytest.mark.parametrize("kind", [SLOW, ON_AND_OFF])
+@pytest.mark.parametrize(
+    ("said", "opens_at"),
+    [
+        # A rank that compiles for longer batches is slow for some steps.
+        ([announced(100.0, "job.schedule"), told(110.0, SLOW, onset=105.0)], None),
+        ([announced(100.0, "job.schedule"), told(170.0, SLOW, onset=165.0)], 170.0),
+        ([told(110.0, SLOW, onset=95.0)], 110.0),
+        # Ranks that are slow from a start on are found as soon as they show it.
+        ([announced(100.0, "job.restart"), told(110.0, SLOW, onset=105.0)], 110.0),
+        # One that still is when the others are done is slow by itself.
+        (
+            [
+                announced(100.0, "job.schedule"),
+                *(told(t, SLOW, onset=105.0, state="update") for t in (110.0, 140.0, 215.0, 225.0, 240.0)),
+            ],
+            225.0,
+        ),
+    ],
+)
+def test_a_rank_that_is_slow_as_other_work_begins_is_found_once_it_stays_so(kind, said, opens_at):
+    """The announcement explains two minutes of it."""
+    scope, opened = Scope(), None
+    for s in said:
+        scope = apply(scope, [msgspec.structs.replace(s, kind=kind) if s.kind == SLOW else s], CONFIG)
+        if opened is None and any(c.kind == kind and c.status == "open" for c in scope.cases.values()):
+            opened = s.ts - T0
+    assert opened == opens_at
+
+
 ERRORS, DOWN = "link.nic_errors", "link.nic_flap"
 
 

@@ -1,0 +1,72 @@
+"""Work that a job announces, and the machines that are slow in it at the time."""
+
+import itertools
+
+import pytest
+
+from alerts.finding import Finding
+from slowrank.telemetry import Subject, Suspicion
+from streams.cluster.announced_work import AnnouncedWork
+from streams.cluster.stage import FindingStage
+
+T0 = 1_795_160_000.0
+
+
+def said(ts, *, kind="straggler.fail_slow", node="n3", detector="peer_step", onset=105.0, shadow=False):
+    return Suspicion(
+        cluster="c",
+        detector=detector,
+        family="timing",
+        kind=kind,
+        state="raise",
+        subject=Subject(type="gpu", cluster="c", node=node, gpu_index=2, rank=26, job_id="j"),
+        ts=T0 + ts,
+        onset=T0 + onset,
+        onset_lo=T0 + onset,
+        onset_hi=T0 + onset,
+        score=2.0,
+        log_likelihood_ratio=6.0,
+        overwhelming=True,
+        shadow=shadow,
+    )
+
+
+ANNOUNCED = said(100.0, kind="job.planned", node="n0", detector="job.schedule", onset=100.0)
+
+
+def opened(*suspicions):
+    """Return when findings open, as seconds."""
+    stage = FindingStage()
+    found: list[Finding] = []
+    for s in suspicions:
+        stage.process(s)
+    for second in range(90, 300):
+        found += stage.tick(T0 + second)
+    return sorted({(f.kind, f.detected_at - T0) for f in found if f.status == "open"})
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(2))))
+def test_a_rank_of_any_node_that_warms_up_is_no_finding(order):
+    """The event came from another node, before or after what it explains."""
+    both = (ANNOUNCED, said(110.0))
+    assert opened(*(both[i] for i in order)) == []
+    assert opened(said(110.0)) == [("straggler.fail_slow", 110.0)]
+
+
+def test_a_rank_that_stays_slow_is_found_with_the_next_report():
+    assert opened(ANNOUNCED, said(110.0), said(140.0), said(230.0)) == [("straggler.fail_slow", 230.0)]
+
+
+def test_announcements_reach_each_scope_once_and_are_forgotten():
+    """Also one that only a detector in shadow has anything about; other kinds have no use for them."""
+    work = AnnouncedWork()
+    assert list(work.meet(ANNOUNCED)) == []
+    assert [(scope, s.shadow) for scope, s in work.meet(said(110.0))] == [("c/node/n3", False)]
+    assert list(work.meet(said(120.0))) == list(work.meet(said(120.0, kind="xid.79", node="n4"))) == []
+    assert [s.shadow for _, s in work.meet(said(130.0, shadow=True))] == [True]
+    again = said(200.0, kind="job.planned", node="n1", detector="job.schedule", onset=200.0)
+    assert [(scope, s.shadow) for scope, s in work.meet(again)] == [("c/node/n3", False), ("c/node/n3", True)]
+    work.forget(T0 + 4000.0)
+    assert list(work.meet(again)) == []
+    work.forget(T0 + 8000.0)
+    assert list(work.meet(said(110.0))) == []

@@ -17,8 +17,8 @@ from slowrank.telemetry import HangVote, Subject, Suspicion
 WORK_SECONDS = 60.0
 
 # For so long ranks may differ after their job has announced other work: they compile, search kernels and fill
-# caches for its shapes. Chosen: some ten of the longest steps; a machine that becomes slow at just that time is
-# named so much later.
+# caches for its shapes. Chosen: some ten of the longest steps; a machine that becomes slow at just that time
+# is named so much later.
 WARM_UP_SECONDS = 120.0
 
 

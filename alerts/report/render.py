@@ -176,7 +176,7 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
         own=own,
         suspicions=suspicions,
         kind=kind,
-        subject=_named(case.subject if culprit is None else culprit.subject, helpers),
+        subject=_numbered(_named(case.subject if culprit is None else culprit.subject, helpers), sources.ranks),
         basis=basis,
         confidence=round(sure, 4),
         cause=_cause(case, own, suspicions),
@@ -383,10 +383,22 @@ def _named(subject: Subject, helpers: tuple[Case, ...]) -> Subject:
         other = helper.subject
         same = subject.gpu_index is not None and other.gpu_index == subject.gpu_index
         if same and other.gpu_uuid and not subject.gpu_uuid:
-            fields = {name: getattr(subject, name) for name in subject.__struct_fields__}
-            fields |= {"gpu_uuid": other.gpu_uuid, "serial": subject.serial or other.serial}
-            return Subject(**fields)
+            serial = subject.serial or other.serial
+            return _with(subject, gpu_uuid=other.gpu_uuid, serial=serial)
     return subject
+
+
+def _with(subject: Subject, **changes: str | None) -> Subject:
+    fields = {name: getattr(subject, name) for name in subject.__struct_fields__}
+    return Subject(**(fields | changes))
+
+
+def _numbered(subject: Subject, ranks: Iterable[Case]) -> Subject:
+    """Return a group without coordinates with the ranks that it consists of, which are in a row."""
+    numbers = [case.subject.rank for case in ranks if case.subject.rank is not None]
+    if subject.type != "group" or subject.coords or subject.ranks or not numbers:
+        return subject
+    return _with(subject, ranks=f"{min(numbers)}-{max(numbers)}")
 
 
 def _evidence(suspicions: tuple[Suspicion, ...], subject: Subject) -> tuple[Evidence, ...]:

@@ -151,8 +151,9 @@ def _group(s: Subject) -> str:
     if s.node and shared:
         family = _family(s)
         return f"{s.node} {family[0].lower()}{family[1:]} {shared}"
-    if s.ranks:
-        return f"Group of ranks {s.ranks} of job {s.job_id}" + (f" on {s.node}" if s.node else "")
+    if s.ranks or not shared:
+        which = f"ranks {s.ranks}" if s.ranks else "ranks"
+        return f"Group of {which} of job {s.job_id}" + (f" on {s.node}" if s.node else "")
     words = (s.node, _family(s), shared, f"of job {s.job_id}")
     return " ".join(word for word in words if word)
 

@@ -148,7 +148,7 @@ def test_title_names_place_ratio_and_peers():
     ("node", "coords", "name"),
     [
         ("n1", {"dp": 0, "pp": 1}, "n1 tensor-parallel group dp=0, pp=1"),
-        ("n1", None, "n1 Tensor-parallel group of job j"),
+        ("n1", None, "Group of ranks of job j on n1"),
         (None, {"dp": 0, "pp": 1}, "Tensor-parallel group dp=0, pp=1 of job j"),
         (None, {"dp": 0}, "Replica dp=0 of job j"),
         (None, {"dp": 0, "tp": 1}, "Pipeline dp=0, tp=1 of job j"),

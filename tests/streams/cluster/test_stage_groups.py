@@ -176,8 +176,8 @@ def test_ranks_that_look_like_a_group_are_one_finding_without_coordinates():
     _, versions = run(nameless(2), nameless(3))
     found = story(versions)
     assert opened(versions) == [("group", None, 12.5)]
-    assert (found.subject.node, found.subject.coords) == ("n1", None)
-    assert found.title == "n1 Tensor-parallel group of job j1 is 1.30x slower than 14 peers"
+    assert (found.subject.node, found.subject.coords, found.subject.ranks) == ("n1", None, "2-3")
+    assert found.title == "Group of ranks 2-3 of job j1 on n1 is 1.30x slower than 14 peers"
     assert [s.subject.rank for s in found.suspects] == [2, 3]
 
 

@@ -138,8 +138,13 @@ def _filled_by(view: JobView, ranks: frozenset[int]) -> dict[str, frozenset[int]
 
 
 def _may_be_stage(view: JobView, members: Ints) -> bool:
-    """Return whether some ranks (places), which nothing is known to distinguish, stand as a stage does."""
-    if any(view.identities[rank].coords for rank in view.roster):
+    """Return whether some ranks (places), which nothing is known to distinguish, stand as a stage does.
+
+    Coordinates rule that out where they have ``pp``, or tell each rank from all others: then nothing is left
+    that a stage could differ in.
+    """
+    coords = [view.identities[rank].coords for rank in view.roster]
+    if any(name == "pp" for at in coords for name, _ in at) or len(set(coords)) == len(coords):
         return False
     return is_regular(np.isin(np.arange(len(view.roster)), members))
 

@@ -133,13 +133,28 @@ def test_a_slow_rank_is_found_beside_uneven_positions(position, factor):
     assert set(believed(run(synchronous(work, overhead=0.3, coords=coords)))) == {rank}
 
 
-def test_two_nodes_that_stand_as_a_stage_may_be_one():
-    """Where no coordinates tell otherwise."""
+@pytest.mark.parametrize(
+    "coords",
+    [None, {"tp": np.arange(64) % 4}, {"ep": np.arange(64) % 8}, {"dp": np.arange(64) // 4 % 4}],
+    ids=["none", "tp", "ep", "dp of each stage"],
+)
+def test_two_nodes_that_stand_as_a_stage_may_be_one(coords):
+    """Where no coordinates tell otherwise, as those do not that several ranks share."""
     work = healthy(ranks=64, seed=8)
     work[:, 32:48] *= 1.25
-    (found,) = job_level(run(synchronous(work, overhead=0.5)))
+    (found,) = job_level(run(synchronous(work, overhead=0.5, coords=coords)))
     assert found.hypotheses["imbalance.stage"] > found.hypotheses["imbalance.machine"] > 0
     assert found.evidence[0].note == "ranks 32-47 (all those of node-0004, node-0005)"
+
+
+def test_two_nodes_are_no_stage_where_coordinates_tell_all_ranks_apart():
+    """With dp and tp alone no dimension is left."""
+    work = healthy(ranks=64, seed=8)
+    work[:, 32:48] *= 1.25
+    dp, tp = np.arange(64) // 4, np.arange(64) % 4
+    table = synchronous(work, overhead=0.5, coords={"dp": dp.tolist(), "tp": tp.tolist()})
+    (found,) = job_level(run(table))
+    assert list(found.hypotheses) == ["imbalance.machine"]
 
 
 @pytest.mark.parametrize("coords", [None, layout(64, 1)], ids=["no coordinates", "coordinates"])

@@ -176,7 +176,9 @@ def _brief(sources: Sources, config: FindingConfig) -> _Brief:
         own=own,
         suspicions=suspicions,
         kind=kind,
-        subject=_numbered(_named(case.subject if culprit is None else culprit.subject, helpers), sources.ranks),
+        subject=_numbered(
+            _named(case.subject if culprit is None else culprit.subject, helpers), sources.ranks
+        ),
         basis=basis,
         confidence=round(sure, 4),
         cause=_cause(case, own, suspicions),

@@ -267,7 +267,7 @@ def test_a_group_that_no_coordinates_tell_is_one_finding(tmp_path, placed):
     [finding] = found(tmp_path, table, placed=placed)
     subject = finding["subject"]
     assert (finding["severity"], subject["type"]) == ("critical", "group")
-    assert (subject.get("node"), subject.get("ranks")) == (("n1", None) if placed else (None, "8-11"))
+    assert (subject.get("node"), subject["ranks"]) == ("n1" if placed else None, "8-11")
     assert [s["subject"]["rank"] for s in finding["suspects"]] == [8, 9, 10, 11]
 
 

@@ -179,7 +179,7 @@ class MinuteMeans(_OfNode, tag="minute_means", frozen=True, kw_only=True):
 
 
 class LoadedMinute(_OfNode, tag="loaded_minute", frozen=True, kw_only=True):
-    """How the median GPU of a node ran under load in the minute from ``start``, for its job.
+    """How the median GPU of a node ran under load in the minute from ``start``, for its job if it names one.
 
     ``since`` is the first sample of it under load, ``ts`` when the minute is compared with those of the job's
     other nodes. ``model`` is what models of GPUs differ by, empty where nothing of that is read. ``clock_hz``

@@ -1,7 +1,8 @@
 """Low clocks that all GPUs of a node share: seen beside the job's other nodes only, minute by minute.
 
 Together with slow steps they name the cause. A clock far below those of the others is a finding without step
-times, too, where neither heavier work nor another model of GPU may explain it.
+times, too, where neither heavier work nor another model of GPU may explain it. Where samples name no job, the
+nodes of the cluster that name none are compared, which may do other work: that is never more than evidence.
 """
 
 import math
@@ -131,7 +132,10 @@ def _low(minutes: Sequence[LoadedMinute], i: int, clock: FloatArray, found: Comp
     if not found.works[i] or not share < (CAPPED if capped else LOW):
         return None
     # Heavier work lowers a clock at the same power limit, and an unknown reason may be that.
-    explained = capped or (minute.held_by == "unknown" and not by_limit) or not minute.model
+    by_work = capped or (minute.held_by == "unknown" and not by_limit)
+    if minute.job_id is None and (by_work or not minute.model):
+        return None
+    explained = by_work or not minute.model or minute.job_id is None
     evidence = [_evidence("gpu.clock.sm_hz", "Hz", clock, i, usual, minute)]
     if by_limit:
         limits = np.array([m.limit_watts for m in minutes])
@@ -151,7 +155,7 @@ def _evidence(
         detector="node_clocks",
         value=float(values[i]),
         peers=Peers(
-            group=f"nodes of job {minute.job_id}",
+            group="nodes" if minute.job_id is None else f"nodes of job {minute.job_id}",
             n=len(others),
             p05=float(np.quantile(others, 0.05)),
             median=usual,
@@ -188,7 +192,7 @@ def _follow(node: _Node, minute: LoadedMinute, low: _Low | None) -> Iterator[Sus
         overwhelming=node.far >= FAR_HOLD,
         evidence=low.evidence,
         severity="warning",
-        note=f"clocks of the node at {low.share:.0%} of those of the job's other nodes",
+        note=f"clocks of the node at {low.share:.0%} of those of the other nodes",
     )
     yield _suspicion(node, state, minute.ts, shadow=minute.shadow)
 

@@ -31,7 +31,7 @@ _HELD_BY: tuple[tuple[HeldBy, int], ...] = (
 )
 
 _Key = tuple[str, str, str]
-"""Cluster, node and job."""
+"""Cluster, node and job ("": none is named)."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _Loaded:
 
 
 class LoadedMinutes:
-    """Gathers the samples of nodes that run a job; batches change nothing."""
+    """Gathers the samples of nodes with GPUs, by job where they name it; batches change nothing."""
 
     def __init__(self) -> None:
         self._minutes: dict[float, dict[_Key, _Loaded]] = {}
@@ -60,7 +60,7 @@ class LoadedMinutes:
         """Add samples; those of a minute that was sent are too late."""
         alike: dict[tuple[int, int], list[NodeSample]] = {}
         for sample in samples:
-            if sample.job_id is not None and sample.gpu and self._is_due(sample):
+            if sample.gpu and self._is_due(sample):
                 alike.setdefault((sample.schema, len(sample.gpu)), []).append(sample)
         for some in alike.values():
             self._add(some)

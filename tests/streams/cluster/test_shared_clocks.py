@@ -129,6 +129,22 @@ def test_without_a_known_model_it_is_evidence_only():
     assert kinds(fleet(6, LOCKED | {"model": ""}, others={"model": ""})) == [("clock.low", "n0", False)]
 
 
+@pytest.mark.parametrize(
+    ("odd", "expected"),
+    [
+        (LOCKED, [("clock.low", "n0", False)]),
+        (LOWER_LIMIT, [("throttle.power_limit", "n0", False)]),
+        (LOCKED | {"held_by": "power_cap"}, []),
+        (LOCKED | {"held_by": "unknown"}, []),
+        (LOCKED | {"model": ""}, []),
+    ],
+)
+def test_nodes_that_name_no_job_may_do_other_work(odd, expected):
+    """What heavier work or another model may explain is nothing, and the rest evidence only."""
+    others = {"job_id": None, "model": odd.get("model", "NVIDIA H100")}
+    assert kinds(fleet(6, odd | others, others=others)) == expected
+
+
 def test_single_minutes_are_nothing():
     """A clock that is low now and then is none of a lock."""
     minutes = [

@@ -8,6 +8,7 @@ import pytest
 from slowrank.telemetry import LoadedMinute, Subject
 from streams.cluster.shared_clocks import SharedClocks
 from streams.cluster.stage import FindingStage
+from streams.config.toml_file import tuning_of
 from tests.streams.cluster.test_stage import slow
 
 T0 = 1_795_160_040.0
@@ -189,3 +190,17 @@ def test_it_explains_a_node_that_is_slow_by_step_times(odd, cause):
     assert (last.kind, last.subject.node, last.detected_at) == ("straggler.fail_slow", "n0", T0 + 8)
     causes = [f.cause.hypothesis for f in (versions[0], last) if f.cause is not None]
     assert causes == ["straggler.fail_slow", cause]
+
+
+def test_it_is_switched_as_one_detector():
+    """Off nothing is compared; on trial what is found is in shadow."""
+    off, shadow = (
+        tuning_of({"detectors": {"node_clocks": {"mode": mode}}}, file="f") for mode in ("off", "shadow")
+    )
+    assert [off.judged(m) for m in fleet(1, LOCKED)] == [None] * 4
+    clocks = SharedClocks()
+    for m in fleet(3, LOCKED):
+        on_trial = shadow.judged(m)
+        assert isinstance(on_trial, LoadedMinute)
+        clocks.update(on_trial)
+    assert [s.shadow for s in clocks.due(T0 + 200)] == [True, True]

@@ -92,7 +92,8 @@ KINDS: dict[str, Kind] = {
             "wait), `data` (half of the machines and more wait longer for data: `CHECK_DATA`), "
             "`unmeasured` (all wait longer, or in such steps, and no column shows for what), "
             "`between_steps` (from the end of a step to the start of the next it takes longer: loading of "
-            "data, checkpoints or logging outside the timed step); "
+            "data, checkpoints or logging outside the timed step), `saving` (all ranks that save take longer "
+            "for it, three times in a row, which costs the job 5 % and more: `CHECK_DATA`); "
             "[several at once](#several-causes-of-a-slow-job) are "
             "findings of their own"
         ),
@@ -668,6 +669,11 @@ KINDS: dict[str, Kind] = {
         title="{place} waits for data and is {ratio} slower than it was",
         action="CHECK_DATA",
         text="Its ranks wait for data: look at the storage and how it is read.",
+        reported_as="cause",
+    ),
+    "saving": Kind(
+        action="CHECK_DATA",
+        text="Look at the storage that checkpoints are written to: all ranks save more slowly than before.",
         reported_as="cause",
     ),
     "data.shared": Kind(

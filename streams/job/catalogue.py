@@ -13,6 +13,7 @@ from streams.job.detectors.shared_loading import SharedLoading
 from streams.job.detectors.slow_groups import SlowGroups
 from streams.job.detectors.slow_network import SlowNetworkDetector
 from streams.job.detectors.slow_ranks import IntermittentRanks, SlowRanks
+from streams.job.detectors.slow_saving import SlowSavingDetector
 
 # Each is made once per job. A new one is a file in ``streams.job.detectors`` and a line here.
 JOB_DETECTORS: list[Callable[[JobStageConfig], JobDetector]] = [
@@ -23,6 +24,7 @@ JOB_DETECTORS: list[Callable[[JobStageConfig], JobDetector]] = [
     SlowNetworkDetector,
     FlappingDetector,
     JobSlownessDetector,
+    SlowSavingDetector,
     MissingRanks,
     GroupTransfers,
     LossDetector,

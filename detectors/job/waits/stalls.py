@@ -14,7 +14,8 @@ its ranks. That is suspected
   likely),
 * where the job takes 1.05 times as long for them since the first,
 * unless it began within 1.5 times the usual distance from the first step seen: what one rank does for all, as
-  saving, is there from the start,
+  saving, is there from the start. It is not for all where most ranks save in these steps and all those of one
+  machine take longer to; the first machine may save what the others do not have,
 
 until twice the longest distance between two has passed without one. They are in loading where half of the
 excess of most of them is a longer loading than the median of all. The limits are chosen.
@@ -70,6 +71,7 @@ class _Stall:
     seconds: float
     loading: bool
     as_long: frozenset[int]
+    saving_alike: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,10 @@ class Stalls:
         as_long = frozenset(np.flatnonzero(of_machine & (excess >= _AS_LONG * seconds)).tolist())
         started = ended - float(times.step[rank])
         loading = bool(times.data[rank] - nan_median(times.data) >= _MOSTLY * seconds)
-        self._stalls.append(_Stall(self._step, started, ended, machine, rank, seconds, loading, as_long))
+        saving_alike = _saves_alike(times, of_machine, _MOSTLY * seconds)
+        self._stalls.append(
+            _Stall(self._step, started, ended, machine, rank, seconds, loading, as_long, saving_alike)
+        )
         return True
 
     def _look(self, now: float) -> Stalling | None:
@@ -154,7 +159,9 @@ class Stalls:
             return None
         at = np.array([stall.step for stall in own])
         apart = np.diff(at)
-        if at[0] <= _FROM_START * np.median(apart) or self._step - at[-1] > _OVER * apart.max():
+        alike = machine != self._machines[0] and 2 * sum(stall.saving_alike for stall in own) > len(own)
+        from_start = at[0] <= _FROM_START * np.median(apart) and not alike
+        if from_start or self._step - at[-1] > _OVER * apart.max():
             return None
         lost = sum(stall.seconds for stall in own)
         elapsed = max(now, own[-1].ended) - own[0].started
@@ -190,6 +197,14 @@ def _is_no_chance(count: int, of_all: int, among: int, share: float) -> bool:
     """Return whether one of so many, with a ``share`` of the ranks, has more of all stalls than any has by
     chance."""
     return among > 1 and count >= _FEWEST and among * at_least(count, of_all, share) < _CHANCE
+
+
+def _saves_alike(times: StepTimes, of_machine: npt.NDArray[np.bool_], longer: float) -> bool:
+    """Return whether most ranks save, and each of one machine's takes so much longer to than these."""
+    saving = np.nan_to_num(times.checkpoint)
+    if of_machine.sum() < 2 or np.count_nonzero(saving > 0) <= MOST_OF_MACHINE * saving.size:
+        return False
+    return bool((saving[of_machine] - np.median(saving[~of_machine]) >= longer).all())
 
 
 def _by_itself(times: StepTimes) -> Floats:

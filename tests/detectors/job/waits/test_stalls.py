@@ -113,6 +113,19 @@ def test_saving_is_no_stall():
     assert told(every(50, CULPRIT), part="checkpoint", parts=("wait", "checkpoint")) == ([], None)
 
 
+@pytest.mark.parametrize(("machine", "named"), [(2, True), (0, False)])
+@pytest.mark.parametrize("of", [PER_MACHINE, 1])
+def test_a_machine_that_saves_for_longer_from_the_start_stalls(machine, named, of):
+    """The first machine, or a rank, may save what the others do not have."""
+
+    def saving(number):
+        slow = [rank for rank in range(RANKS) if MACHINES[rank] == machine][:of]
+        return {rank: 2.0 + 5.0 * (rank in slow) for rank in range(RANKS)} if number % 50 == 0 else {}
+
+    _, found = told(saving, part="checkpoint", parts=("compute", "wait", "checkpoint"))
+    assert (found is not None) == (named and of == PER_MACHINE)
+
+
 def test_it_is_over_when_two_stalls_are_missed():
     stalls = every(50, CULPRIT)
     found, last = told(lambda number: stalls(number) if number < 420 else {})

@@ -111,6 +111,8 @@ class Kind:
     """As a cause of a slow job: all that are slow are suspects, and none is the one culprit among them."""
     transfers: Literal["slow", "slowing"] | None = None
     """As a hypothesis: the job's transfers are ``slow``. As a fault: it is ``slowing`` those that pass it."""
+    confirmed_by_transfers: bool = False
+    """Transfers of its job that became slow with it confirm it, where nothing else slows them."""
     may_stop_job: bool = False
     """Most jobs survive it: it explains a hang only if the hang began right after it."""
     stops_job_by: tuple[str, ...] = ()

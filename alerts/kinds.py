@@ -450,6 +450,7 @@ KINDS: dict[str, Kind] = {
         held_for_domain=True,
         heals_like="congestion",
         transfers="slowing",
+        confirmed_by_transfers=True,
     ),
     "link.tcp_loss": Kind(
         title="{place} loses TCP segments in both directions",

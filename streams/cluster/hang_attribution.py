@@ -252,6 +252,16 @@ def with_failure(hang: Case, causes: Iterable[Case], config: FindingConfig) -> H
     return msgspec.structs.replace(last, state="update", ts=at, machine_failed=True)
 
 
+def _only_port(causes: Iterable[Case], job: Case, config: FindingConfig) -> Case | None:
+    """Return the one port that became slow with the transfers of the job; None where several did."""
+    if not _of_network(job):
+        return None
+    named = {suspect.subject.node for s in job.suspicions() for suspect in s.suspects}
+    slowing = [case for case in causes if slows(case, job, named, config) and case.live]
+    alone = len(slowing) == 1 and slowing[0].rule.confirmed_by_transfers
+    return slowing[0] if alone else None
+
+
 def _fails_at_once(case: Case) -> bool:
     if case.rule.stops_job_by:
         return True
@@ -259,18 +269,23 @@ def _fails_at_once(case: Case) -> bool:
     return told and case.rule.standing is Standing.FATAL and case.rule.severity != "warning"
 
 
-def confirmed_by_stop(hang: Case, causes: Iterable[Case]) -> list[Suspicion]:
-    """Return what a node showed as its job stopped, if the stop is what confirms it."""
-    weak = [case for case in causes if case.rule.stops_job_by and case.status == "suspected" and case.active]
-    earliest, latest = hang.since - AFTER_SECONDS, hang.since + AFTER_SECONDS
-    with_stop = _of_one_node([case for case in weak if _began(case, earliest, latest)])
+def confirmed_by(hang: Case, causes: Iterable[Case], config: FindingConfig) -> list[Suspicion]:
+    """Return what a node showed as its job stopped, or became slow, if that is what confirms it."""
+    causes = list(causes)
+    if hang.rule.hang:
+        earliest, latest = hang.since - AFTER_SECONDS, hang.since + AFTER_SECONDS
+        at_once = [case for case in causes if case.rule.stops_job_by and _began(case, earliest, latest)]
+        with_stop = _of_one_node(at_once)
+    else:
+        with_stop = [] if (port := _only_port(causes, hang, config)) is None else [port]
+    with_stop = [case for case in with_stop if case.status == "suspected" and case.active]
     found_at = (
         max(vote.ts for vote in votes_among(hang.suspicions())) if hang.opened_at is None else hang.opened_at
     )
     return [
         msgspec.structs.replace(s, state="update", ts=max(s.ts, found_at), overwhelming=True)
         for case in with_stop
-        for s in _stopping(case)
+        for s in (_stopping(case) if hang.rule.hang else case.suspicions())
     ]
 
 

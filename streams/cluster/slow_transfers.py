@@ -36,7 +36,7 @@ def slows_alone(cause: Case, job: Case, found: Iterable[Case]) -> bool:
     """
     if not job.rule.no_culprit or not job.hurts or cause.subject.type not in ("nic", "gpu"):
         return False
-    if not any(s.overwhelming for s in cause.suspicions()):
+    if not (cause.rule.confirmed_by_transfers or any(s.overwhelming for s in cause.suspicions())):
         return False
     return cause.rule.transfers == "slowing" and {c.subject.node for c in found} == {cause.subject.node}
 

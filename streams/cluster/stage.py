@@ -20,7 +20,7 @@ from alerts.cases.shadow import only_in_shadow, shadow_id, shadowed
 from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key
 from alerts.kinds import UNHEARD_KIND
-from alerts.reasoning.corroborate import awaits_next_attempt, excused, stands_still
+from alerts.reasoning.corroborate import awaits_next_attempt, excused, is_told_of_job
 from alerts.report.render import Sources, render, sources_of
 from slowrank.telemetry import (
     HangVote,
@@ -38,7 +38,7 @@ from streams.cluster.announced_work import AnnouncedWork
 from streams.cluster.hang_attribution import (
     HangAttribution,
     attributable,
-    confirmed_by_stop,
+    confirmed_by,
     may_explain,
     may_wait,
     none_heard,
@@ -212,10 +212,11 @@ class FindingStage:
         return changed
 
     def _confirm(self, scope: Scope) -> list[_ScopeId]:
-        """Confirm what nodes showed as the job of a scope stopped; return the scopes of these nodes."""
+        """Confirm what nodes showed as the job of a scope stopped or became slow; return the scopes of these
+        nodes."""
         cases = scope.cases.values()
-        stops = [case for case in cases if stands_still(case) or awaits_next_attempt(case, cases)]
-        found = [s for case in stops for s in confirmed_by_stop(case, self._causes(case))]
+        stops = [case for case in cases if is_told_of_job(case) or awaits_next_attempt(case, cases)]
+        found = [s for case in stops for s in confirmed_by(case, self._causes(case), self.config)]
         for s in found:
             self._suspect(s)
         return sorted({(scope_key(s), False) for s in found})

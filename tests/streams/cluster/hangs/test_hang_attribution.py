@@ -492,6 +492,63 @@ def test_what_slows_no_transfers_does_not_explain_them(port, transfers):
     assert ("opened", "straggler.job_wide") in told(versions)
 
 
+def slow_ranks(*nodes):
+    """The ranks of the job whose transfers have become slow, as the suspects of its finding."""
+    ranks = [Subject(type="gpu", cluster="c", node=n, gpu_index=i) for n in nodes for i in range(4)]
+    return tuple(Suspect(subject=rank, probability=1 / len(ranks)) for rank in ranks)
+
+
+def weak_port(ts, since, node="n1", *, kind="link.nic_slow", state="raise"):
+    """A port that falls behind the others of its node, which is not enough for a finding."""
+    said = claim("change.nic", "nic", kind, place(node, None).nic("mlx5_0/1"), weight=1.5)
+    return dataclasses.replace(said, severity="warning").suspicion(state, ts=T0 + ts, onset=T0 + since)
+
+
+def test_transfers_that_become_slow_with_one_port_confirm_it():
+    """Without errors it would be told minutes later, and the job by itself."""
+    before = run(*announced(), weak_port(110, 101), slow_transfers(113, 100))
+    assert told(before) == [("opened", "link.nic_slow")]
+    later = run(*announced(), slow_transfers(113, 100), weak_port(132, 101))
+    news = [("opened", "straggler.job_wide"), ("opened", "link.nic_slow"), ("resolved", "straggler.job_wide")]
+    assert told(later) == news
+    assert last(later, "link.nic_slow").gpu_hours_lost_per_hour == pytest.approx(16 / 3, abs=1e-3)
+
+
+def test_a_port_that_transfers_confirmed_stays_as_grave_as_it_became():
+    steps = [slow_transfers(ts, 100) for ts in (113, 130, 190)]
+    again = weak_port(195, 101, state="update")
+    versions = run(*announced(), weak_port(110, 101), *steps, again)
+    severities = [f.severity for f in versions if f.kind == "link.nic_slow" and f.status == "open"]
+    assert list(dict.fromkeys(severities)) == ["warning", "error", "critical"]
+    assert severities[-1] == "critical"
+
+
+@pytest.mark.parametrize(
+    ("ports", "transfers"),
+    [
+        ([weak_port(110, 101), weak_port(111, 101, "n2")], slow_transfers(113, 100)),
+        ([weak_port(30, 29)], slow_transfers(113, 100)),
+        ([weak_port(110, 101, "m1")], slow_transfers(113, 100)),
+        ([weak_port(110, 101, kind="link.nic_errors")], slow_transfers(113, 100)),
+        ([weak_port(110, 101)], slow_transfers(113, 100, hypothesis="imbalance.stage")),
+        ([weak_port(110, 101), weak_port(112, 101, state="clear")], slow_transfers(113, 100)),
+        ([weak_port(110, 101)], slow_transfers(113, 100, hypothesis="group", suspects=slow_ranks("n3"))),
+    ],
+    ids=[
+        "two ports",
+        "before",
+        "another job's",
+        "errors",
+        "no transfers",
+        "passed",
+        "another machine's ranks",
+    ],
+)
+def test_other_ports_are_not_confirmed_by_transfers(ports, transfers):
+    versions = run(*announced(), *announced(["m1"], job="j2"), *ports, transfers)
+    assert [kind for _, kind in told(versions)] == ["straggler.job_wide"]
+
+
 LONG_STEPS = (Evidence(metric="comm_seconds.long_steps", unit="steps", detector="peer_step", value=9.0),)
 
 
@@ -504,12 +561,6 @@ def test_a_port_that_flaps_explains_transfers_that_are_slow_again_and_again():
     assert told(run(*announced(), lost, slow, *again, until=700)) == [("opened", "link.nic_flap")]
     once = [replace(lost, severity="warning"), slow]
     assert ("opened", "straggler.job_wide") in told(run(*announced(), *once, until=500))
-
-
-def slow_ranks(*nodes):
-    """The ranks of the job whose transfers have become slow, as the suspects of its finding."""
-    ranks = [Subject(type="gpu", cluster="c", node=n, gpu_index=i) for n in nodes for i in range(4)]
-    return tuple(Suspect(subject=rank, probability=1 / len(ranks)) for rank in ranks)
 
 
 @pytest.mark.parametrize(("nodes", "part"), [(["n1"], True), (["n1", "n2"], False), (["n2"], False)])

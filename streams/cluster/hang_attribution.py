@@ -41,7 +41,7 @@ from alerts.report.title import title
 from alerts.stated_severity import ORDER
 from slowrank.telemetry import HangVote, Subject, Suspicion
 from slowrank.telemetry.records import Severity
-from streams.cluster.slow_transfers import harm, slows, slows_alone
+from streams.cluster.slow_transfers import harm, slows, slows_alone, the_one_port
 
 # A job stops at its last step, up to a step before the fault (chosen: longer than most steps).
 AFTER_SECONDS = 15.0
@@ -252,16 +252,6 @@ def with_failure(hang: Case, causes: Iterable[Case], config: FindingConfig) -> H
     return msgspec.structs.replace(last, state="update", ts=at, machine_failed=True)
 
 
-def _only_port(causes: Iterable[Case], job: Case, config: FindingConfig) -> Case | None:
-    """Return the one port that became slow with the transfers of the job; None where several did."""
-    if not _of_network(job):
-        return None
-    named = {suspect.subject.node for s in job.suspicions() for suspect in s.suspects}
-    slowing = [case for case in causes if slows(case, job, named, config) and case.live]
-    alone = len(slowing) == 1 and slowing[0].rule.confirmed_by_transfers
-    return slowing[0] if alone else None
-
-
 def _fails_at_once(case: Case) -> bool:
     if case.rule.stops_job_by:
         return True
@@ -271,21 +261,17 @@ def _fails_at_once(case: Case) -> bool:
 
 def confirmed_by(hang: Case, causes: Iterable[Case], config: FindingConfig) -> list[Suspicion]:
     """Return what a node showed as its job stopped, or became slow, if that is what confirms it."""
-    causes = list(causes)
     if hang.rule.hang:
         earliest, latest = hang.since - AFTER_SECONDS, hang.since + AFTER_SECONDS
-        at_once = [case for case in causes if case.rule.stops_job_by and _began(case, earliest, latest)]
-        with_stop = _of_one_node(at_once)
+        stopping = [case for case in causes if case.rule.stops_job_by and _began(case, earliest, latest)]
+        signs = [(case, _stopping(case)) for case in _of_one_node(stopping)]
     else:
-        with_stop = [] if (port := _only_port(causes, hang, config)) is None else [port]
-    with_stop = [case for case in with_stop if case.status == "suspected" and case.active]
-    found_at = (
-        max(vote.ts for vote in votes_among(hang.suspicions())) if hang.opened_at is None else hang.opened_at
-    )
+        signs = the_one_port(causes, hang, config) if _of_network(hang) else []
+    weak = [s for case, told in signs if case.status == "suspected" and case.active for s in told]
+    votes = [vote.ts for vote in votes_among(hang.suspicions())]
+    found_at = max(votes) if hang.opened_at is None else hang.opened_at
     return [
-        msgspec.structs.replace(s, state="update", ts=max(s.ts, found_at), overwhelming=True)
-        for case in with_stop
-        for s in (_stopping(case) if hang.rule.hang else case.suspicions())
+        msgspec.structs.replace(s, state="update", ts=max(s.ts, found_at), overwhelming=True) for s in weak
     ]
 
 

@@ -13,7 +13,14 @@ from alerts.reasoning.fusion import confidence
 from alerts.reasoning.sustained import worth_a_page
 from alerts.report.severity import severity
 from alerts.stated_severity import isolated
+from slowrank.telemetry import Suspicion
 from slowrank.telemetry.records import Severity
+
+_BYTES = ("nic.port.rx_bytes_total", "nic.port.tx_bytes_total")
+
+# Bytes a second of a port that slows its job, of what the job's pace leaves it. Chosen: where all transfers
+# are slow, ports differ by some 6 %, and one of them by three times as much.
+_AT_MOST = 0.75
 
 
 def slows(case: Case, job: Case, named: Set[str | None], config: FindingConfig) -> bool:
@@ -26,6 +33,28 @@ def slows(case: Case, job: Case, named: Set[str | None], config: FindingConfig) 
     if row.pages == "repeated":
         return slowing and _repeats(case) and _slow_again_and_again(job, case, window)
     return slowing and abs(case.since - job.since) <= window
+
+
+def the_one_port(
+    causes: Iterable[Case], job: Case, config: FindingConfig
+) -> list[tuple[Case, list[Suspicion]]]:
+    """Return the port that became slow with the transfers of the job, and what shows it; nothing where it is
+    not alone."""
+    named = {suspect.subject.node for s in job.suspicions() for suspect in s.suspects}
+    pace = max((s.job_slowdown_ratio or 1.0 for s in job.suspicions()), default=1.0)
+    slowing = [case for case in causes if case.live and slows(case, job, named, config)]
+    signs = [(case, [s for s in case.suspicions() if _carries_less(s, pace)]) for case in slowing]
+    signs = [(case, told) for case, told in signs if told]
+    return signs if len(signs) == 1 and signs[0][0].rule.confirmed_by_transfers else []
+
+
+def _carries_less(s: Suspicion, pace: float) -> bool:
+    """Return whether a port carries less than its job, which takes ``pace`` times as long, lets it; so does
+    one of which not the bytes tell."""
+    rates = [
+        (e.value, e.baseline.median) for e in s.evidence if e.metric in _BYTES and e.baseline is not None
+    ]
+    return all(pace * now <= _AT_MOST * before for now, before in rates)
 
 
 def slows_alone(cause: Case, job: Case, found: Iterable[Case]) -> bool:

@@ -13,7 +13,7 @@ from alerts.config import FindingConfig
 from alerts.finding import Finding
 from alerts.kinds import UNHEARD_KIND
 from alerts.report.render import render
-from slowrank.telemetry import Evidence, HangVote, Lost, NodeAnnounced, Subject, Suspicion
+from slowrank.telemetry import Baseline, Evidence, HangVote, Lost, NodeAnnounced, Subject, Suspicion
 from slowrank.telemetry.records import Suspect
 from streams.cluster import stage as finding_stage
 from streams.cluster.hang_attribution import HangAttribution
@@ -498,10 +498,16 @@ def slow_ranks(*nodes):
     return tuple(Suspect(subject=rank, probability=1 / len(ranks)) for rank in ranks)
 
 
-def weak_port(ts, since, node="n1", *, kind="link.nic_slow", state="raise"):
-    """A port that falls behind the others of its node, which is not enough for a finding."""
+def weak_port(ts, since, node="n1", *, kind="link.nic_slow", state="raise", left=0.4):
+    """A port that falls behind the others of its node, which is not enough for a finding: of its bytes a
+    second a share is ``left``."""
+    before = Baseline(median=5e9, mad=1e8, n=60)
+    rate = Evidence(
+        metric="nic.port.tx_bytes_total", unit="By/s", detector="bocpd", value=left * 5e9, baseline=before
+    )
     said = claim("change.nic", "nic", kind, place(node, None).nic("mlx5_0/1"), weight=1.5)
-    return dataclasses.replace(said, severity="warning").suspicion(state, ts=T0 + ts, onset=T0 + since)
+    said = dataclasses.replace(said, severity="warning", evidence=(rate,))
+    return said.suspicion(state, ts=T0 + ts, onset=T0 + since)
 
 
 def test_transfers_that_become_slow_with_one_port_confirm_it():
@@ -528,6 +534,7 @@ def test_a_port_that_transfers_confirmed_stays_as_grave_as_it_became():
     [
         ([weak_port(110, 101), weak_port(111, 101, "n2")], slow_transfers(113, 100)),
         ([weak_port(30, 29)], slow_transfers(113, 100)),
+        ([weak_port(110, 101, left=0.6)], slow_transfers(113, 100)),
         ([weak_port(110, 101, "m1")], slow_transfers(113, 100)),
         ([weak_port(110, 101, kind="link.nic_errors")], slow_transfers(113, 100)),
         ([weak_port(110, 101)], slow_transfers(113, 100, hypothesis="imbalance.stage")),
@@ -537,6 +544,7 @@ def test_a_port_that_transfers_confirmed_stays_as_grave_as_it_became():
     ids=[
         "two ports",
         "before",
+        "as slow as its job",
         "another job's",
         "errors",
         "no transfers",

@@ -1,6 +1,5 @@
 """Announcements of other work (``job.schedule``), for the scopes of the machines that are slow in its job."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -25,18 +24,18 @@ class AnnouncedWork:
     """Brings together what a job announces and which machines are slow in it, whichever comes first."""
 
     def __init__(self) -> None:
-        self._announced: defaultdict[_Job, list[Suspicion]] = defaultdict(list)
-        self._slow_at: defaultdict[_Job, dict[_Scope, float]] = defaultdict(dict)
+        self._announced: dict[_Job, list[Suspicion]] = {}
+        self._slow_at: dict[_Job, dict[_Scope, float]] = {}
 
     def meet(self, s: Suspicion) -> Iterator[tuple[str, Suspicion]]:
         """Yield (scope, announcement) for each announcement that is new to a scope with the suspicion."""
         job = (s.cluster, s.subject.job_id or "")
         if s.kind == PLANNED and s.detector == RESCHEDULED:
-            self._announced[job] = [*self._announced[job], s][-_MOST_ANNOUNCED:]
+            self._announced[job] = [*self._announced.get(job, ()), s][-_MOST_ANNOUNCED:]
             for scope, in_shadow in self._slow_at.get(job, ()):
                 yield scope, replace(s, shadow=in_shadow)
         elif s.subject.job_id and kind_of(s.kind).warms_up:
-            scopes, at = self._slow_at[job], (scope_key(s), s.shadow)
+            scopes, at = self._slow_at.setdefault(job, {}), (scope_key(s), s.shadow)
             if at in scopes:
                 scopes[at] = max(s.ts, scopes[at])
             elif len(scopes) < _MOST_SCOPES:

@@ -8,6 +8,7 @@ from alerts.finding import Finding
 from slowrank.telemetry import Subject, Suspicion
 from streams.cluster.announced_work import AnnouncedWork
 from streams.cluster.stage import FindingStage
+from streams.runtime.snapshots.state_codec import dumps, loads
 
 T0 = 1_795_160_000.0
 
@@ -70,3 +71,13 @@ def test_announcements_reach_each_scope_once_and_are_forgotten():
     assert list(work.meet(again)) == []
     work.forget(T0 + 8000.0)
     assert list(work.meet(said(110.0))) == []
+
+
+def test_announcements_outlast_a_restart():
+    """They are part of a worker's snapshot."""
+    stage = FindingStage()
+    stage.process(ANNOUNCED)
+    stage.process(said(110.0))
+    stage = loads(dumps(stage))
+    found = [f for second in range(90, 300) for f in stage.tick(T0 + second)]
+    assert {f.status for f in found} == {"suspected"}

@@ -63,6 +63,14 @@ class ForeignReceiver:
             self._forward(sink, now)
         return refused
 
+    def settle(self, sink: Sink, now: float) -> None:
+        """Hand the rounds that are complete by ``now`` to ``sink``: their sender may not come again.
+
+        Raises ``SinkUnavailable`` as ``take`` does.
+        """
+        with self._lock:
+            self._forward(sink, now)
+
     def nodes(self) -> Sequence[SendingNode]:
         """Return the nodes that send."""
         with self._lock:

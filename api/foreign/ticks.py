@@ -41,8 +41,9 @@ MAX_RESOLUTION_SECONDS = 300.0
 
 # Nodes that may send to one process. Chosen: one with 500 series takes 0.2 MB while a round waits.
 MAX_NODES = 20_000
-# Measurements of one node that wait. Chosen: ten rounds of 2,000 series.
-MAX_WAITING = 20_000
+# Measurements of one node that wait. Chosen: a quarter of an hour of a collector that catches up, which is 60
+# rounds of 1,000 series.
+MAX_WAITING = 60_000
 # Measurements of all nodes that wait. Chosen: 0.4 GB (measured: 0.4 kB each), 2,000 nodes of 500 series.
 MAX_WAITING_IN_ALL = 1_000_000
 # Unknown metric names that are counted one by one; the others as ``other``.
@@ -181,7 +182,11 @@ class Ticks:
         return refused
 
     def ready(self, now: float) -> tuple[list[Record], Counter[str]]:
-        """Return the records of complete rounds, and the count of rounds that make no valid record."""
+        """Return the records of complete rounds in order of time, and the count of rounds that make no valid
+        record.
+
+        Of several nodes that catch up, none must be a quarter of an hour late for what another one has sent.
+        """
         records: list[Record] = []
         refused: Counter[str] = Counter()
         if now - self._looked < 1.0:
@@ -195,7 +200,7 @@ class Ticks:
                 except BadRecord as bad:
                     refused[bad.reason] += 1
             self.waiting -= before - len(node.waiting)
-        return records, refused
+        return sorted(records, key=lambda record: record.ts), refused
 
     def nodes(self) -> list[SendingNode]:
         """Return the nodes that send, by name."""

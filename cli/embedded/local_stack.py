@@ -26,6 +26,7 @@ from pydantic import SecretStr
 from api.app import create_app
 from api.delivery.from_settings import notifier_of
 from api.delivery.notifier import Notifier
+from api.foreign.settling import settling
 from api.http.connections import server
 from api.pages.breakable import Breakable
 from api.security.auth import SCOPES
@@ -160,6 +161,7 @@ def local_stack(config: StackConfig, settings: Settings, tuning: Tuning) -> Iter
             one_process=True,
         )
         parts.enter_context(backtests.running(pool))
+        parts.enter_context(settling(app.state.services))
         # On the API's /metrics: this process serves no other.
         registry, instance = app.state.services.registry, f"local-{os.getpid()}"
         registry.register(JobMetrics(lambda: sink.jobs))

@@ -26,6 +26,7 @@ def run(
 ) -> None:
     """Serve the API until stopped."""
     from api.app import create_app
+    from api.foreign.settling import settling
     from api.http.connections import server
     from cli.admin.config import load_settings
     from cli.run import backtests
@@ -37,20 +38,21 @@ def run(
     except (ValueError, OSError) as error:
         fail(str(error))
     with open_pool(dsn, name="slowrank api") as pool, _sink(settings) as sink, backtests.running(pool):
+        app = create_app(
+            settings,
+            pool,
+            sink=sink,
+            probes={"kafka": lambda: _kafka(settings)},
+            runs_backtests=True,
+        )
         serving = server(
-            create_app(
-                settings,
-                pool,
-                sink=sink,
-                probes={"kafka": lambda: _kafka(settings)},
-                runs_backtests=True,
-            ),
+            app,
             host=host or settings.api_host,
             port=settings.api_port if port is None else port,
             # Seconds: event streams have no end, and a stop would wait for them for ever.
             timeout_graceful_shutdown=5,
         )
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt), settling(app.state.services):
             serving.run()
     if not serving.started:
         raise typer.Exit(3)

@@ -101,3 +101,30 @@ def test_refused_nodes_are_in_the_log_once_a_minute(monkeypatch, caplog):
     assert len(lines) == 2
     assert "at most 2 nodes may send to one process" in lines[0]
     assert "/api/v1/ingest/sources" in lines[0]
+
+
+def test_rounds_of_a_sender_that_comes_no_more_arrive():
+    """A collector that catches up sends a quarter of an hour in some seconds, and has nothing more to say."""
+    made, sink = ForeignReceiver(), Sink()
+    for number in range(60):
+        assert made.take(request(15 * number - 900, 2), SENDER, sink, NOW + number / 20) == {}
+    assert sink.records == []
+    made.settle(sink, NOW + 10)
+    told = [(record.ts - NOW, record.node) for record in sink.records]
+    assert told == [(15 * number - 900, node) for number in range(59) for node in ("n0", "n1")]
+    # The last round, once the next would have come by now.
+    made.settle(sink, NOW + 19)
+    assert len(sink.records) == 120
+    assert made.waiting() == 0
+
+
+def test_complete_rounds_are_kept_while_the_pipeline_is_away():
+    """They arrive with the next attempt."""
+    made, sink = ForeignReceiver(), Sink()
+    made.take(request(0, 1), SENDER, sink, NOW)
+    sink.away = True
+    with pytest.raises(SinkUnavailable):
+        made.settle(sink, NOW + 61)
+    sink.away = False
+    made.settle(sink, NOW + 63)
+    assert len(sink.records) == 1

@@ -10,6 +10,9 @@ rotation: it has to be slow for ``TIMES_LONGEST`` times the longest of them to b
 more often than each rank is by chance (a Poisson variable of the mean number of the others' spells). What
 makes ranks slow by turns makes them about as slow: spells by less than half of what a rank is slow by say
 nothing of it.
+
+An expert that stays popular makes spells of minutes, each of which would pass for a fault that has ended. Of
+a rank that is the next of those, work remains an explanation (``by_turns``); it is reported no later.
 """
 
 from collections import deque
@@ -29,6 +32,9 @@ WINDOW = 500
 
 # Chosen: steps up to which it is a spell; a rank slow for longer had a fault.
 SHORT = 50
+
+# Chosen: steps for which a longer one counts: as positions of work do (``shared_work``).
+LONG_WINDOW = 1000
 
 # Chosen: so many different causes, one after the other, are a rotation; two may be two faults.
 ROUND = 3
@@ -81,6 +87,7 @@ class RotatingSlowness:
         self._ranks = ranks
         self._standing: dict[int, _Standing] = {}
         self._ended: deque[_Spell] = deque()
+        self._lingered: deque[_Spell] = deque()
 
     def begin(self, rank: int, *, step: int, size: float, lasting: bool = False) -> None:
         """Take a rank that looks slow since ``step`` by ``size`` (log ratio), against its past or, if
@@ -99,10 +106,10 @@ class RotatingSlowness:
             if spell.over >= OVER:
                 del self._standing[rank]
                 ended = _Spell(rank, spell.began, step - OVER + 1, spell.least / _STILL)
-                if ended.steps <= SHORT:
-                    self._ended.append(ended)
-        while self._ended and self._ended[0].ended < step - WINDOW:
-            self._ended.popleft()
+                (self._ended if ended.steps <= SHORT else self._lingered).append(ended)
+        for spells, window in ((self._ended, WINDOW), (self._lingered, LONG_WINDOW)):
+            while spells and spells[0].ended < step - window:
+                spells.popleft()
 
     @property
     def visited(self) -> list[int]:
@@ -128,6 +135,16 @@ class RotatingSlowness:
         if own >= max(SUSPECT, beyond_chance(usual, _CHANCE / self._ranks)):
             return 0
         return TIMES_LONGEST * max(spell.steps for cause in foreign for spell in cause)
+
+    def by_turns(self, rank: int, *, size: float, steps: int) -> bool:
+        """Return whether ``rank``, slow by ``size`` (log ratio) for ``steps``, may be the next of a rotation
+        of spells of any length: ``ROUND`` - 1 other causes made ranks about as slow, one after the other, and
+        have ended by themselves, and it is slow for no longer than ``TIMES_LONGEST`` times the longest."""
+        alike = [s for s in (*self._ended, *self._lingered) if _ALIKE * size <= s.size <= size / _ALIKE]
+        foreign = [cause for cause in _causes(alike) if all(spell.rank != rank for spell in cause)]
+        if len(foreign) < ROUND - 1:
+            return False
+        return steps <= TIMES_LONGEST * max(spell.steps for cause in foreign for spell in cause)
 
     def excuses(self, rank: int) -> bool:
         """Return whether ``rank`` was slow for a spell of a rotation, which has ended."""

@@ -140,7 +140,8 @@ class Explanation:
     ``role`` [members] are the ranks that do the same work, None where roles are unknown. ``believed``: the
     evidence has sufficed alone since the rank was found. ``work_known``: the ranks' amounts of work are taken
     out of their times. ``work_possible``: all who get work together are as slow, so that more work explains
-    it as well. ``since_start``: slow in the first step seen. ``tensor_group``: number of ranks of its
+    it as well. ``by_turns``: others were as slow before it, one after the other, and are not any more, as
+    where work moves. ``since_start``: slow in the first step seen. ``tensor_group``: number of ranks of its
     tensor-parallel group, ``mates`` how slow these are.
     """
 
@@ -151,6 +152,7 @@ class Explanation:
     work: Kind
     work_known: bool
     work_possible: bool
+    by_turns: bool
     since_start: bool
     ruled_out: tuple[str, ...]
     tensor_group: int

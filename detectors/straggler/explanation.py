@@ -46,9 +46,12 @@ def explain(
     shared: SharedWork,
     *,
     with_it: Ints | None = None,
+    by_turns: bool = False,
 ) -> Explanation:
     """Return what a slow rank of this step rests on; ``group`` is its tensor-parallel group, ``shared`` who
-    gets more work together, ``with_it`` who is slow as one with it: no peer of it."""
+    gets more work together, ``with_it`` who is slow as one with it: no peer of it. ``by_turns``: others were
+    as slow before it, one after the other."""
+    by_turns = by_turns and slow.timing == "compute" and ratios.work is None
     work_possible = _may_be_work(ratios, channel, slow, shared)
     return Explanation(
         comparisons=_stall(ratios, slow) if slow.stalled else _compare(ratios, slow, with_it),
@@ -59,8 +62,9 @@ def explain(
         work=ratios.kind.kind,
         work_known=ratios.work is not None,
         work_possible=work_possible,
+        by_turns=by_turns,
         since_start=slow.onset <= ratios.first_ts,
-        ruled_out=() if slow.stalled else _ruled_out(ratios, slow, work_possible=work_possible),
+        ruled_out=() if slow.stalled else _ruled_out(ratios, slow, work_possible=work_possible or by_turns),
         tensor_group=group.members.size,
         mates=mates(ratios, channel, slow, group),
     )

@@ -6,6 +6,8 @@ machine or several (``peers.shared_work.MovingWork``, ``places.risen_together``)
 again later; a rank that was reported before its explanation showed is excused.
 """
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,7 @@ from detectors.peers.rotating_slowness import RotatingSlowness
 from detectors.peers.shared_work import MovingWork, SharedWork
 from detectors.straggler.alternatives.usual_noise import block_length, wanders
 from detectors.straggler.candidate import FEW, Candidate, deviations
+from detectors.straggler.core import SlowRank
 from detectors.straggler.evidence.timing_channel import TimingChannel
 
 Bools = npt.NDArray[np.bool_]
@@ -57,6 +60,11 @@ class MovingSlowness:
     def is_in_rotation(self, rank: int) -> bool:
         """Return whether ``rank`` has to be slow for longer than spells of a rotation to be reported."""
         return self._rotation.patience(rank) > 0
+
+    def is_by_turns(self, slow: SlowRank) -> bool:
+        """Return whether others were as slow before, one after the other, as where work moves."""
+        size = math.log(max(slow.ratio, 1.0))
+        return self._rotation.by_turns(slow.rank, size=size, steps=slow.steps)
 
     def outlasting(self, ranks: Bools, step: int) -> Bools:
         """Return those of ``ranks`` [ranks] that are slow for longer than one spell at ``step``, [ranks]."""

@@ -282,7 +282,13 @@ class StragglerDetector:
         channel, group = self.channels[slow.timing], self._groups.of(slow.rank)
         with_it = group.members if group is not None and self.is_part(slow.timing, slow.rank) else None
         return explain(
-            self.ratios, channel, slow, self._tensor_group(slow), self._shared_work, with_it=with_it
+            self.ratios,
+            channel,
+            slow,
+            self._tensor_group(slow),
+            self._shared_work,
+            with_it=with_it,
+            by_turns=self._moving.is_by_turns(slow),
         )
 
     def is_part(self, timing: Timing, rank: int) -> bool:

@@ -224,7 +224,7 @@ def _confirmed(check: OfflineCheck) -> str:
 
 def _may_be_work(why: Explanation) -> bool:
     """Return whether more work explains the slowness as well as a slow machine does."""
-    return why.work == "variable" or why.work_possible
+    return why.work == "variable" or why.work_possible or why.by_turns
 
 
 def _of_rest(why: Explanation) -> str:
@@ -258,4 +258,6 @@ def _note(slow: SlowRank, why: Explanation) -> str:
         parts.append("work varies between ranks and no token counts were given")
     if why.work_possible:
         parts.append("as slow are all ranks that may have its expert or batch: more work would show the same")
+    if why.by_turns:
+        parts.append("others were as slow before, one after the other: work that moves would show the same")
     return "; ".join(parts)

@@ -1,8 +1,10 @@
 """Slowness that goes from rank to rank."""
 
 import numpy as np
+import pytest
 
 from detectors.peers.rotating_slowness import (
+    LONG_WINDOW,
     OVER,
     ROUND,
     SHORT,
@@ -98,3 +100,34 @@ def test_spells_by_less_than_half_say_nothing_of_a_slower_rank():
     """What goes from rank to rank makes them about as slow: what wanders by 5 % hides no fault of 20 %."""
     found, _ = after([(0, 0, 5), (1, 6, 9)], size=0.05)
     assert [found.patience(3, size=size) for size in (0.05, 0.099, 0.101, 0.2)] == [18, 18, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("spells", "size", "steps", "expected"),
+    [
+        ([(0, 0, 100), (1, 150, 120)], 0.3, 50, True),
+        # Short and long ones count alike; those of one machine are one, and so is one other.
+        ([(0, 0, 10), (1, 20, 120)], 0.3, 50, True),
+        ([(0, 0, 100), (1, 0, 100)], 0.3, 50, False),
+        ([(0, 0, 100)], 0.3, 50, False),
+        # One of them is its own, or they were slow by much less or more.
+        ([(0, 0, 100), (3, 150, 120)], 0.3, 50, False),
+        ([(0, 0, 100), (1, 150, 120)], 0.7, 50, False),
+        ([(0, 0, 100), (1, 150, 120)], 0.1, 50, False),
+        # It is slow for longer than work stayed anywhere.
+        ([(0, 0, 100), (1, 150, 120)], 0.3, 240, True),
+        ([(0, 0, 100), (1, 150, 120)], 0.3, 241, False),
+    ],
+)
+def test_a_rank_that_is_the_next_of_long_spells_may_have_work_that_moves(spells, size, steps, expected):
+    """An expert that stays popular makes one rank after the other slow for minutes; none has to wait."""
+    found, _ = after(spells)
+    assert found.by_turns(3, size=size, steps=steps) is expected
+    assert found.patience(3) == 0
+
+
+def test_long_spells_are_forgotten_later_than_short_ones():
+    found, end = after([(0, 0, 100), (1, 150, 120)])
+    for step in range(end + 1, 270 + LONG_WINDOW + 2):
+        assert found.by_turns(3, size=0.3, steps=5) is (step <= 100 + LONG_WINDOW + 1), step
+        found.update(step, change=np.zeros(8), lasting=np.full(8, np.nan))

@@ -64,14 +64,16 @@ class SlowRank:
 class HeldSlow:
     """A rank that is slow until it recovers: by ``size`` (log ratio, or share of the work) when it was found.
 
-    ``job_pace``: what a step took per second of the peers' work before that, NaN where it is not known.
-    ``together``: it loads slowly together with ranks of other machines.
+    ``job_pace``: what a step took per second of the peers' work before that; ``onset``: since when it is slow
+    [Unix s]; NaN where they are not known. ``together``: it loads slowly together with ranks of other
+    machines.
     """
 
     timing: Timing
     rank: int
     size: float = 0.0
     job_pace: float = math.nan
+    onset: float = math.nan
     together: bool = False
 
 

@@ -21,7 +21,7 @@ from detectors.straggler.core import (
     SlowRank,
 )
 from detectors.straggler.evidence.timing_channel import TimingChannel
-from detectors.straggler.mates import TensorGroup, mates
+from detectors.straggler.mates import TensorGroup, began_apart, mates
 from detectors.straggler.onset_time import date_onset
 
 # Steps before the onset that its own past is taken from. Chosen: those of a baseline (``StragglerConfig``).
@@ -100,12 +100,13 @@ def _past_figures(before: Floats) -> PastFigures:
 
 
 def _may_be_work(ratios: Ratios, channel: TimingChannel, slow: SlowRank, shared: SharedWork) -> bool:
-    """Return whether all who get work together with the rank are as slow as it."""
+    """Return whether all who get work together with the rank are as slow as it, since about when it is."""
     if slow.timing != "compute":
         return False
     steps = max(slow.steps, 1)
     effect = nan_median(deviations(ratios, channel, "compute", steps, lasting=slow.lasting))
-    as_slow = effect >= _AS_SLOW * effect[slow.rank]
+    since = channel.onset[slow.rank] if channel.raised[slow.rank] else slow.onset
+    as_slow = (effect >= _AS_SLOW * effect[slow.rank]) & ~began_apart(ratios, channel, since)
     batch_known = bool(np.isfinite(ratios.history.last("tokens", steps)[:, slow.rank]).any())
     return shared.may_explain(slow.rank, as_slow, batch_known=batch_known)
 

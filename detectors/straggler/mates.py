@@ -20,7 +20,7 @@ from detectors.robust import Floats, nan_median
 from detectors.straggler.alternatives.confirmation import SURE_SIGMAS
 from detectors.straggler.alternatives.more_work import has_more_work
 from detectors.straggler.alternatives.waiting import waits_least
-from detectors.straggler.candidate import SLOW_SIGMAS, Candidate, candidate, deviations, noise_of
+from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, candidate, deviations, noise_of
 from detectors.straggler.core import Ints, Mates, SlowRank, Timing
 from detectors.straggler.evidence.timing_channel import QUIET_STEPS, TimingChannel
 
@@ -50,6 +50,10 @@ _SIZES = (2, 4, 8)
 # Steps before an onset from which the usual ratio is taken. Chosen: their median tolerates an onset that is a
 # few steps off.
 _BEFORE = 10
+
+# Steps between the onsets of slow ranks from which on they do not have one cause. Chosen: a ramp takes up to
+# 32 steps (``llr_cusum.RAMPS``), and may be dated anywhere in it.
+_APART = 32
 
 
 class TensorGroup(NamedTuple):
@@ -109,6 +113,14 @@ def mates(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: TensorG
     if not group.known and slowest - next_one >= clear:
         return ""
     return "as_slow" if least >= _ALIKE * own else ""
+
+
+def began_apart(ratios: Ratios, channel: TimingChannel, onset: float) -> Bools:
+    """Return which slow ranks became so so long before or after an ``onset`` [Unix s] that they have another
+    cause, [ranks]."""
+    step = float(nan_median(nan_median(ratios.history.last("step", LOOK_BEFORE), axis=1)))
+    apart: Bools = channel.raised & (np.abs(channel.onset - onset) > _APART * step)
+    return apart
 
 
 class Together(NamedTuple):

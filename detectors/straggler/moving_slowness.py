@@ -19,6 +19,7 @@ from detectors.straggler.alternatives.usual_noise import block_length, wanders
 from detectors.straggler.candidate import FEW, Candidate, deviations
 from detectors.straggler.core import SlowRank
 from detectors.straggler.evidence.timing_channel import TimingChannel
+from detectors.straggler.mates import began_apart
 
 Bools = npt.NDArray[np.bool_]
 
@@ -81,10 +82,12 @@ class MovingSlowness:
             lasting=deviations(ratios, channel, "compute", 1, lasting=True)[0],
         )
 
-    def unexplained(self, ratios: Ratios, confirmed: list[Candidate]) -> list[Candidate]:
+    def unexplained(
+        self, ratios: Ratios, channel: TimingChannel, confirmed: list[Candidate]
+    ) -> list[Candidate]:
         """Return those that none of the three explains."""
         larger = self._beyond_wandering(ratios, self.beyond_rotation(ratios, confirmed))
-        return self._beyond_positions(ratios, larger)
+        return self._beyond_positions(ratios, channel, larger)
 
     def beyond_rotation(self, ratios: Ratios, confirmed: list[Candidate]) -> list[Candidate]:
         """Return those who are slow for longer than slowness that rotates between ranks lasts."""
@@ -126,9 +129,14 @@ class MovingSlowness:
                 beyond.append(found)
         return beyond
 
-    def _beyond_positions(self, ratios: Ratios, confirmed: list[Candidate]) -> list[Candidate]:
+    def _beyond_positions(
+        self, ratios: Ratios, channel: TimingChannel, confirmed: list[Candidate]
+    ) -> list[Candidate]:
         """Return those who are not slow as the ranks at one position are that work moves between."""
-        slow = {f.rank: f.effect >= _STILL * f.size for f in confirmed}
+        slow = {
+            f.rank: (f.effect >= _STILL * f.size) & ~began_apart(ratios, channel, f.onset.at)
+            for f in confirmed
+        }
         for rank, with_it in slow.items():
             if self._work.see(rank, with_it, ratios.settled):
                 self._slow_with[rank] = with_it

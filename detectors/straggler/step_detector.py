@@ -353,6 +353,7 @@ class StragglerDetector:
                 rank,
                 float(channel.size[rank]),
                 float(channel.job_pace[rank]),
+                float(channel.onset[rank]),
                 together=timing == "data" and self._loading.holds(rank),
             )
             for timing, channel in self.channels.items()
@@ -363,7 +364,8 @@ class StragglerDetector:
         """Take ranks as slow that were found so before this detector was made, until they recover."""
         together: list[int] = []
         for slow in held:
-            self.channels[slow.timing].find(slow.rank, size=slow.size, job_pace=slow.job_pace)
+            channel = self.channels[slow.timing]
+            channel.find(slow.rank, size=slow.size, onset=slow.onset, job_pace=slow.job_pace)
             together += [slow.rank] if slow.together else []
         self._groups.resume(np.flatnonzero(self.channels["compute"].raised))
         self._loading.resume(together)
@@ -387,7 +389,7 @@ class StragglerDetector:
         over[[f.rank for f in found]] = True
         confirmed = [f for f in found if is_confirmed(self.ratios, f, over, self._places)]
         for one in confirmed:
-            channel.find(one.rank, size=one.size)
+            channel.find(one.rank, size=one.size, onset=one.onset.at)
             channel.take(one.rank, size=one.size, steps=one.steps, lasting=True)
             if timing == "compute":
                 self._groups.take(one, self.ratios.settled)
@@ -453,7 +455,7 @@ class StragglerDetector:
             machines = [kind for kind in self._together if not kind.wait]
             return confirmed + slow_with(ratios, channel, confirmed, machines, [], timing=timing)
         self._moving.update(ratios, channel)
-        confirmed = self._moving.unexplained(ratios, [f for f in large if not may_pass(ratios, f)])
+        confirmed = self._moving.unexplained(ratios, channel, [f for f in large if not may_pass(ratios, f)])
         confirmed += self._whole.found(
             ratios, channel, confirmed, self._last_together, smallest_lasting=self._evidence.lasting_effects()
         )
@@ -467,7 +469,7 @@ class StragglerDetector:
             broken = self._moving.outlasting(channel.raised, self.ratios.settled)
             paces = np.append(channel.job_pace[broken], job_pace_before(self.ratios, found))
             pace = math.nan if found.lasting else float(np.fmin.reduce(paces))
-            channel.find(found.rank, size=found.size, job_pace=pace)
+            channel.find(found.rank, size=found.size, onset=found.onset.at, job_pace=pace)
 
     def _gather(self, confirmed: Iterable[Candidate]) -> None:
         """Take the ``confirmed`` into the groups that become slow as one."""

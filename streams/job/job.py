@@ -152,7 +152,7 @@ class Job:
             core.take_before(before)
         if self._core is None:
             # Of a job that was let go and is back: slow until seen to have recovered.
-            core.resume(open_ranks(open_, roster))
+            core.resume(open_ranks({key: open_[key].onset for key in open_}, roster))
         else:
             core.resume(_moved(self._core.held(), self.roster, roster))
         self._core, self.roster, self._ranks, self._layout = core, roster, frozenset(roster), layout

@@ -128,9 +128,9 @@ class TimingChannel:
     """Evidence of all ranks about one timing. Arrays are [ranks].
 
     ``raised`` ranks are slow, ``believed`` ones without a second kind of evidence; ``size`` is how
-    slow they were when raised, ``job_pace`` what a step took per second of the peers' work before that (NaN:
-    not known). ``exempted`` are the ranks that take longer than their peers from the start because they work
-    for others too: only a change of theirs is slowness.
+    slow they were when raised, ``onset`` since when [Unix s], and ``job_pace`` what a step took per second of
+    the peers' work before that (NaN: not known). ``exempted`` are the ranks that take longer than their peers
+    from the start because they work for others too: only a change of theirs is slowness.
     """
 
     def __init__(self, ranks: int, config: CusumConfig | None = None) -> None:
@@ -152,11 +152,15 @@ class TimingChannel:
         self.believed: Bools = np.zeros(ranks, dtype=bool)
         self._quiet = np.zeros(ranks, dtype=np.int64)
         self.size = np.zeros(ranks)
+        self.onset = np.full(ranks, np.nan)
         self.job_pace = np.full(ranks, np.nan)
 
-    def find(self, rank: int, *, size: float = 0.0, job_pace: float = math.nan) -> None:
-        """Take a rank as slow from now on, by ``size``, until ``settle`` returns it."""
-        self.raised[rank], self.size[rank], self.job_pace[rank] = True, size, job_pace
+    def find(
+        self, rank: int, *, size: float = 0.0, onset: float = math.nan, job_pace: float = math.nan
+    ) -> None:
+        """Take a rank as slow from now on, by ``size`` since its ``onset``, until ``settle`` returns it."""
+        self.raised[rank], self.size[rank] = True, size
+        self.onset[rank], self.job_pace[rank] = onset, job_pace
 
     def take(self, rank: int, *, size: float, steps: int, lasting: bool) -> None:
         """Take evidence found in another way that a rank is slow by ``size`` (log ratio) for ``steps`` steps;

@@ -1,6 +1,6 @@
 """Slow ranks of a job, as the decision core explains them: for good, and on and off."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import get_args
 
 import msgspec
@@ -114,11 +114,11 @@ class IntermittentRanks(OfCore):
         return {key: s for key, s in standing.items() if key[0] != STALLING or key[1] not in told}
 
 
-def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[HeldSlow]:
-    """Yield the slow ranks among the ``keys`` of open suspicions, by their places in the roster."""
-    for aspect, rank in keys:
+def open_ranks(onsets: Mapping[Key, float], roster: tuple[int, ...]) -> Iterator[HeldSlow]:
+    """Yield the slow ranks among open suspicions with these ``onsets``, by their places in the roster."""
+    for (aspect, rank), onset in onsets.items():
         if aspect in _TIMINGS and rank in roster:
-            yield HeldSlow(_TIMINGS[aspect], roster.index(rank))
+            yield HeldSlow(_TIMINGS[aspect], roster.index(rank), onset=onset)
 
 
 def suspicion_of(view: JobView, slow: SlowRank, at: float) -> Suspicion:

@@ -256,8 +256,9 @@ def moving_pairs(*moves, steps=600, ranks=16):
         ([([11, 15], 200, 400), ([10, 14], 400, 600), ([1, 5], 450, 600)], {11, 15}),
         ([([11, 14], 200, 600), ([2, 7], 300, 600)], {11, 14, 2, 7}),
         ([([11, 15], 200, 350), ([1, 5], 350, 480), ([3], 500, 600)], {11, 15, 3}),
+        ([([11], 200, 600), ([15], 260, 600), ([1], 330, 600), ([5], 390, 600)], {11, 15, 1, 5}),
     ],
-    ids=["one pair", "two pairs", "pairs in turn", "other pairs", "one rank besides"],
+    ids=["one pair", "two pairs", "pairs in turn", "other pairs", "one rank besides", "one by one"],
 )
 def test_pairs_of_a_machine_are_a_position_once_it_has_two(moves, expected):
     """An expert that two ranks of each stage have lingers; which ones they are, no coordinates tell."""

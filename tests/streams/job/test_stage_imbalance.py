@@ -437,3 +437,20 @@ def test_a_larger_batch_of_a_replica_is_not_its_ranks(reported):
     raised = [f for f in findings if f.kind == "straggler.fail_slow" and f.state == "raise"]
     assert [f.subject.coords for f in raised] == ([] if reported else [{"dp": 2}])
     assert all("imbalance.workload" in f.hypotheses for f in raised)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("onsets", "possible"), [((90, 90), True), ((90, 96), True), ((90, 220), False)], ids=str
+)
+def test_every_fourth_rank_of_a_machine_may_have_more_work_if_they_became_slow_together(onsets, possible):
+    """An expert that becomes popular has all of its ranks slow at once; two faults come one by one, and the
+    first is none the less sure for the second."""
+    work = healthy(steps=520)
+    for rank, onset in zip((2, 6), onsets, strict=True):
+        work[onset:, rank] *= 1.2
+    suspicions = [s for s in run(synchronous(work, overhead=0.02)) if s.kind == "straggler.fail_slow"]
+    last = {s.subject.rank: s for s in suspicions}
+    assert sorted(last) == [2, 6]
+    assert all(("imbalance.workload" in s.hypotheses) == possible for s in last.values())
+    assert possible or not any("imbalance.workload" in s.hypotheses for s in suspicions)

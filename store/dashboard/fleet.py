@@ -8,14 +8,17 @@ from typing import Any, LiteralString
 from psycopg import Connection
 from psycopg.rows import dict_row
 
+from store.likely import LIKELY
 from store.telemetry.buckets import BUCKET_SECONDS
 from store.text import storable
 
 _IN: LiteralString = "(%(clusters)s::text[] IS NULL OR cluster = ANY(%(clusters)s))"
 # A job that makes no steps loses nothing by slow ones; a stop is reported on.
 _OPEN: LiteralString = (
-    "SELECT severity, kind, count(*) AS n, sum(gpu_hours_lost_per_hour) FILTER (WHERE job.at IS NULL "
-    "OR job.at >= %(running)s OR findings.last_seen_at > job.at + %(bucket)s) AS rate FROM findings "
+    "SELECT severity, kind, count(*) AS n, sum(gpu_hours_lost_per_hour) FILTER (WHERE "
+    + LIKELY
+    + " AND (job.at IS NULL OR job.at >= %(running)s OR findings.last_seen_at > job.at + %(bucket)s)) "
+    "AS rate FROM findings "
     "LEFT JOIN LATERAL (SELECT max(jobs.last_seen_at) AS at FROM jobs WHERE jobs.cluster = findings.cluster "
     "AND jobs.job_id = findings.job_id) AS job ON true "
     "WHERE status IN ('open', 'acknowledged') AND NOT shadow AND " + _IN + " GROUP BY severity, kind"
@@ -33,7 +36,7 @@ _RAILS: LiteralString = (
 _LOST: LiteralString = (
     "SELECT coalesce(sum(gpu_hours_lost), 0) FROM findings WHERE onset >= %(since)s "
     "AND was_open AND status <> 'suspected' AND group_key IS NULL AND NOT shadow "
-    "AND (severity <> 'info' OR confidence >= 0.5) AND " + _IN
+    "AND " + LIKELY + " AND " + _IN
 )
 _NODES: LiteralString = (
     "SELECT count(*) AS nodes, count(*) FILTER (WHERE last_seen_at < %(silent)s) AS silent, "

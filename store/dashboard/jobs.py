@@ -9,6 +9,7 @@ from typing import Any, LiteralString
 from psycopg import Connection
 from psycopg.rows import dict_row
 
+from store.likely import LIKELY
 from store.text import storable
 
 # Where no row tells the world size, the ranks of the latest attempt that were seen.
@@ -39,9 +40,9 @@ WHERE cluster = %s AND job_id = %s ORDER BY attempt DESC LIMIT 100
 """
 
 # Members of a group are counted with the finding that explains them. From the index findings_job_cost alone.
-_TOTALS: LiteralString = """
+_TOTALS: LiteralString = f"""
 SELECT cluster, job_id, count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open_findings,
-  coalesce(sum(gpu_hours_lost) FILTER (WHERE severity <> 'info' OR confidence >= 0.5), 0)::float8
+  coalesce(sum(gpu_hours_lost) FILTER (WHERE {LIKELY}), 0)::float8
     AS gpu_hours_lost
 FROM findings
 WHERE job_id = ANY(%(jobs)s) AND was_open AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
@@ -49,19 +50,21 @@ GROUP BY cluster, job_id
 """
 
 # Those that an incident explains, too: the job stands still all the same.
-_HUNG: LiteralString = """
+_HUNG: LiteralString = f"""
 SELECT DISTINCT cluster, job_id FROM findings
 WHERE job_id = ANY(%s) AND kind = 'hang.job' AND status IN ('open', 'acknowledged') AND NOT shadow
+  AND {LIKELY}
 """
+
 
 _LAST_STEPS: LiteralString = """
 SELECT cluster, job_id, max(last_seen_at) FROM jobs
 WHERE (cluster, job_id) IN (SELECT * FROM unnest(%s::text[], %s::text[])) GROUP BY cluster, job_id
 """
 
-_COSTS: LiteralString = """
+_COSTS: LiteralString = f"""
 SELECT kind, cause, count(*) AS findings, count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open,
-  coalesce(sum(gpu_hours_lost) FILTER (WHERE severity <> 'info' OR confidence >= 0.5), 0)::float8
+  coalesce(sum(gpu_hours_lost) FILTER (WHERE {LIKELY}), 0)::float8
     AS gpu_hours_lost
 FROM findings
 WHERE cluster = %s AND job_id = %s AND was_open AND status <> 'suspected' AND group_key IS NULL AND NOT shadow

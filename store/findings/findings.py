@@ -30,6 +30,7 @@ from store.findings.rows import (
     parameters,
     served,
 )
+from store.likely import LIKELY_FROM
 from store.text import storable, storable_json
 
 Verdict = Literal["true_positive", "false_positive", "benign", "duplicate"]
@@ -40,9 +41,6 @@ REMEMBERED_SECONDS = 3600.0
 # Their event ids name the occurrence instead of the version, so that a replay that numbers its versions
 # differently emits no second event.
 _ONCE_PER_OCCURRENCE = frozenset({"finding.opened", "finding.reopened", "finding.resolved"})
-
-# Confidence from which the cost of information counts in sums. Chosen: more likely right than wrong.
-_LIKELY = 0.5
 
 
 class NotFound(LookupError):
@@ -261,7 +259,7 @@ def _cost(row: Row) -> float:
     """Return the GPU hours counted for a finding: none for a suspicion, a member of a group, a shadow, or
     information that is rather wrong than right. The sums in SQL count the same."""
     counts = row["was_open"] and row["status"] != "suspected" and row["group_key"] is None
-    likely = row["severity"] != "info" or row["confidence"] >= _LIKELY
+    likely = row["severity"] != "info" or row["confidence"] >= LIKELY_FROM
     return float(row["gpu_hours_lost"]) if counts and likely and not row["shadow"] else 0.0
 
 

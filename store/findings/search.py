@@ -8,13 +8,15 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 
 from store.findings.rows import StoredFinding, served
+from store.likely import LIKELY
 from store.text import storable
 
 Sort = Literal["cost", "onset", "detected_at", "updated_at", "severity"]
 
-# Column of ``findings`` and its type by sort name; every order is descending, ties broken by id.
+# Expression over ``findings`` and its type by sort name; every order is descending, ties broken by id. What
+# totals of costs leave out has none.
 _SORTS: dict[str, tuple[LiteralString, LiteralString]] = {
-    "cost": ("gpu_hours_lost_per_hour", "float8"),
+    "cost": ("(CASE WHEN " + LIKELY + " THEN gpu_hours_lost_per_hour ELSE 0 END)", "float8"),
     "onset": ("onset", "timestamptz"),
     "detected_at": ("detected_at", "timestamptz"),
     "updated_at": ("updated_at", "timestamptz"),
@@ -73,19 +75,20 @@ class FindingPage:
 
 def find(conn: Connection[Any], wanted: FindingFilter) -> FindingPage:
     """Return the page of findings after ``wanted.after``."""
-    column, kind = _SORTS[wanted.sort]
+    value, kind = _SORTS[wanted.sort]
     values = _parameters(wanted)
     position: LiteralString = ""
     if wanted.after is not None:
-        position = f"AND ({column}, id) < (%(at)s::{kind}, %(after)s) "
+        position = f"AND ({value}, id) < (%(at)s::{kind}, %(after)s) "
         values |= {"at": wanted.after[0], "after": storable(wanted.after[1])}
-    order: LiteralString = f"ORDER BY {column} DESC, id DESC LIMIT %(limit)s"
+    order: LiteralString = f"ORDER BY {value} DESC, id DESC LIMIT %(limit)s"
     with conn.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute("SELECT * FROM findings " + _WHERE + position + order, values).fetchall()
+        columns: LiteralString = f"SELECT *, {value} AS sorted_by FROM findings "
+        rows = cursor.execute(columns + _WHERE + position + order, values).fetchall()
         total = cursor.execute("SELECT count(*) AS n FROM findings " + _WHERE, values).fetchone()
     more = len(rows) > wanted.limit
     shown = rows[: wanted.limit]
-    last = _json_ready(shown[-1][column]) if more else None
+    last = _json_ready(shown[-1]["sorted_by"]) if more else None
     return FindingPage(
         tuple(served(row) for row in shown),
         (last, shown[-1]["id"]) if more else None,

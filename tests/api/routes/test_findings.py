@@ -149,6 +149,18 @@ def test_pages_join_without_gap_or_repeat(client, save_finding, sort):
     assert set(seen) == saved
 
 
+def test_information_that_is_rather_wrong_is_not_dear(client, save_finding):
+    """As a stop that may be the end of its job: by cost it comes after what costs anything, on any page."""
+    of = {"sure": ("info", 0.5, 28.0), "unsure": ("info", 0.26, 90.0), "slow": ("warning", 0.26, 3.0)}
+    saved = {
+        save_finding(node=node, severity=severity, confidence=sure, gpu_hours_lost_per_hour=rate).id: node
+        for node, (severity, sure, rate) in of.items()
+    }
+    first = client.get(URL, params={"limit": 2, "sort": "-cost"})
+    rest = client.get(URL, params={"limit": 2, "sort": "-cost", "cursor": first.json()["next_cursor"]})
+    assert [saved[i] for i in (*ids(first), *ids(rest))] == ["sure", "slow", "unsure"]
+
+
 def test_a_cursor_is_good_for_its_filters_alone(client, client_with, save_finding):
     """A changed cursor, other filters, or another key's clusters: 409, never a wrong page."""
     for i in range(3):

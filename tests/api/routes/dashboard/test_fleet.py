@@ -53,6 +53,23 @@ def test_restarts_and_losses_lower_the_ratio(client, slow_job, now, pool):
     assert numbers["gpu_hours_lost_1d"] == 1
 
 
+@pytest.mark.parametrize(
+    ("severity", "confidence", "rate"),
+    [("info", 0.26, 0.0), ("info", 0.5, 28.0), ("warning", 0.26, 28.0)],
+)
+def test_information_that_is_rather_wrong_costs_the_fleet_nothing(
+    client, slow_job, now, pool, severity, confidence, rate
+):
+    """It is open all the same."""
+    with pool.connection() as conn:
+        conn.execute(
+            "UPDATE findings SET gpu_hours_lost_per_hour = 28, severity = %s, confidence = %s",
+            (severity, confidence),
+        )
+    numbers = client.get("/api/v1/fleet").json()["numbers"]
+    assert (numbers["open_findings"], numbers["gpu_hours_lost_per_hour"]) == (1, rate)
+
+
 def test_silence_is_a_state(client, slow_job, now):
     """Two minutes after its last sample a node is silent, whatever is open on it."""
     now(T0 + 1421)

@@ -44,20 +44,26 @@ def test_a_job_that_does_not_report_its_size_has_the_ranks_that_were_seen(client
 
 
 @pytest.mark.parametrize(
-    ("kind", "status", "age", "state"),
+    ("kind", "status", "sure", "age", "state"),
     [
-        ("hang.job", "open", 30, "hung"),
-        ("hang.job", "acknowledged", 600, "hung"),
-        ("hang.job", "resolved", 30, "running"),
-        ("hang.job", "suspected", 30, "running"),
-        ("hang.rank_missing", "open", 30, "running"),
-        ("straggler.fail_slow", "open", 600, "silent"),
+        ("hang.job", "open", ("critical", 0.97), 30, "hung"),
+        ("hang.job", "acknowledged", ("critical", 0.97), 600, "hung"),
+        ("hang.job", "open", ("info", 0.5), 600, "hung"),
+        ("hang.job", "open", ("info", 0.26), 600, "silent"),
+        ("hang.job", "resolved", ("critical", 0.97), 30, "running"),
+        ("hang.job", "suspected", ("critical", 0.97), 30, "running"),
+        ("hang.rank_missing", "open", ("critical", 0.97), 30, "running"),
+        ("straggler.fail_slow", "open", ("critical", 0.97), 600, "silent"),
     ],
 )
-def test_a_hung_job_is_not_running(client, slow_job, pool, kind, status, age, state):
-    """From the finding on, though its last step is recent, and for as long as the finding is open."""
+def test_a_hung_job_is_not_running(client, slow_job, pool, kind, status, sure, age, state):
+    """From the finding on, though its last step is recent, and for as long as the finding is open; not for
+    information that is rather wrong than right, as a file that ends."""
     with pool.connection() as conn:
-        conn.execute("UPDATE findings SET kind = %s, status = %s WHERE job_id = 'j'", (kind, status))
+        conn.execute(
+            "UPDATE findings SET kind = %s, status = %s, severity = %s, confidence = %s WHERE job_id = 'j'",
+            (kind, status, *sure),
+        )
         conn.execute("UPDATE jobs SET last_seen_at = now() - %s * interval '1 second'", (age,))
         conn.execute(
             "INSERT INTO jobs SELECT 'other', job_id, attempt, world_size, first_step, last_step, "

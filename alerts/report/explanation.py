@@ -11,15 +11,13 @@ from alerts.config import FindingConfig
 from alerts.harm import IMPACT
 from alerts.kinds import kind_of
 from alerts.reasoning.fusion import LEAST_PEERS, MENTIONED_ABOVE
-from alerts.report.quantity import quantity, unit_of
+from alerts.report.quantity import deviation, quantity, unit_of
+from alerts.report.share import cause_share
 from alerts.report.title import place_in_text
 from slowrank.telemetry.records import Subject
 
 # Pieces of evidence that are put into sentences (chosen: what is read at night; the finding has all).
 MOST_EVIDENCE = 6
-# Standard deviation of a normal distribution over its median absolute deviation.
-_MAD_TO_SD = 1.4826
-
 _HARDWARE = ("gpu.", "nic.", "host.", "xid.")
 _DEFAULTS = FindingConfig()
 
@@ -76,7 +74,7 @@ def _measured(piece: Document) -> str:
         if rank := peers.get("rank_of_subject"):
             said.append(f"by size it is number {rank} of {peers['n'] + 1}")
     if baseline := piece.get("baseline"):
-        spread = _MAD_TO_SD * baseline["mad"]
+        spread = deviation(baseline["mad"])
         away = (
             f", {abs(piece['value'] - baseline['median']) / spread:.3g} deviations away" if spread > 0 else ""
         )
@@ -111,7 +109,9 @@ def _how_sure(finding: Document) -> Iterator[str]:
     )
     cause: Document = finding.get("cause") or {}
     if cause:
-        yield f"The likeliest cause is {_named(cause['hypothesis'])} ({cause['confidence']:.0%})."
+        share = cause_share(cause)
+        sure = "" if share is None else f" ({share:.0%})"
+        yield f"The likeliest cause is {_named(cause['hypothesis'])}{sure}."
     lo, hi = finding["onset_interval"]
     yield f"It began at {lo}." if lo == hi else f"It began between {lo} and {hi} (90 % interval)."
     if finding.get("flaps"):

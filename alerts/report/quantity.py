@@ -50,6 +50,11 @@ def amount(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def deviation(mad: float) -> float:
+    """Return the standard deviation that a median absolute deviation is of, in a normal distribution."""
+    return 1.4826 * mad
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 node``, ``1,024 ranks``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

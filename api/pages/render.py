@@ -12,7 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from alerts.kinds import cause_name
-from alerts.report.quantity import amount, counted, quantity
+from alerts.report.quantity import amount, counted, deviation, quantity
+from alerts.report.share import cause_share
 from api.pages import formats
 from api.pages.assets import address
 from slowrank import __version__
@@ -92,9 +93,11 @@ def _environment() -> Environment:
     environment.filters |= {name: getattr(formats, name) for name in named}
     environment.filters |= {
         "amount": amount,
+        "deviation": deviation,
         "counted": counted,
         "quantity": quantity,
         "cause": cause_name,
+        "share": cause_share,
         "place": formats.place_of,
     }
     return environment

@@ -7,6 +7,7 @@ from typing import Any
 
 from alerts.kinds import cause_name
 from alerts.report.quantity import amount, quantity, unit_of
+from alerts.report.share import cause_share
 from alerts.report.spark import plots
 from cli.admin.colour import by_severity
 from cli.admin.tables import ago
@@ -68,7 +69,9 @@ def _facts(finding: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{cause_name(name)} {share:.0%}" for name, share in (cause.get("alternatives") or {}).items()
         )
         beside = "; else " + ", ".join(others) if cause.get("alternatives") else ""
-        yield "cause", f"{cause_name(cause['hypothesis'])} {cause['confidence']:.0%}{beside}"
+        share = cause_share(cause)
+        sure = "" if share is None else f" {share:.0%}"
+        yield "cause", f"{cause_name(cause['hypothesis'])}{sure}{beside}"
         if cause.get("ruled_out"):
             yield "not", ", ".join(map(cause_name, cause["ruled_out"]))
     yield "where", ", ".join(f"{name} {at[name]}" for name in PLACE if at.get(name) is not None)

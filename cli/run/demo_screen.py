@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from alerts.kinds import cause_name
+from alerts.report.share import cause_share
 from cli.remote.client import printable
 from slowrank import __version__
 
@@ -139,7 +140,8 @@ def _cause(finding: Json) -> str:
     if not cause:
         return ""
     moved = ", ".join(_moved(finding["evidence"]))
-    sure = f"{_named(cause['hypothesis'])} {100 * cause['confidence']:.0f} %"
+    share = cause_share(cause)
+    sure = _named(cause["hypothesis"]) + ("" if share is None else f" {100 * share:.0f} %")
     return f"{sure}   ({moved})" if moved else sure
 
 

@@ -247,6 +247,24 @@ def test_the_page_leads_from_title_to_cost_cause_action_and_proof(signed_in, sav
     assert all(part in text for part in (*shown, "2.217 s", "127", "network", "76.3 %", "&lt;b&gt;"))
 
 
+def test_a_slow_machine_by_step_times_alone_claims_no_look_at_its_hardware(signed_in, save_finding):
+    """No share of a cause that nothing was weighed against, in the list and on the page."""
+    finding = save_finding(cause=Cause("straggler.fail_slow", 1.0))
+    browser = signed_in()
+    for path in ("/findings", f"/findings/{finding.id}"):
+        text = browser.get(path).text
+        assert "the machine itself; no telemetry of its hardware shows why" in text
+        assert "100 %" not in text
+
+
+def test_what_is_usual_has_one_spread_on_a_page(signed_in, save_finding):
+    """As a standard deviation, 1.4826 times the median absolute deviation, in the table and in sentences."""
+    power = evidence(baseline=Baseline(median=2.2, mad=0.1, n=90))
+    text = signed_in().get(f"/findings/{save_finding(evidence=(power,)).id}").text
+    assert text.count("± 148 ms") == 2
+    assert "± 100 ms" not in text
+
+
 def finding_subject():
     return Subject(type="gpu", cluster="prod-a", node="gpu-0424", gpu_index=1)
 

@@ -17,6 +17,16 @@ class Standing(IntEnum):
     """About the telemetry, not the machine: neither corroborates nor explains anything else."""
 
 
+# How far the actions for broken hardware reach, by what is lost meanwhile (chosen): the program looked at,
+# the GPU tested, reset, its whole node rebooted, inspected, or hardware replaced.
+_REACH = {
+    action: reach
+    for reach, action in enumerate(
+        ("CHECK_APP", "RUN_DIAG", "RESET_GPU", "REBOOT_NODE", "HARDWARE_INSPECTION", "CONTACT_SUPPORT"), 1
+    )
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainRule:
     """How a kind is found on a rack, switch or rail: many of its members show the ``evidence`` together.
@@ -139,3 +149,8 @@ class Kind:
     """How it is found on a rack, switch, rail or cluster as one incident."""
     counts_findings: bool = False
     """It is derived from a machine's earlier findings and is none of them."""
+
+    @property
+    def reach(self) -> int:
+        """How far its action reaches, compared with those of other broken hardware."""
+        return _REACH.get(self.action, 0)

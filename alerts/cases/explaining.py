@@ -10,7 +10,7 @@ from alerts.config import FindingConfig
 from alerts.kind import Standing
 from alerts.kinds import IDLE
 from alerts.reasoning.corroborate import related, same_place, same_unit
-from alerts.stated_severity import ORDER, isolated
+from alerts.stated_severity import ORDER, isolated, milder
 from slowrank.telemetry.records import Family
 
 # After a slow machine is found, for what its hardware shows of why. Chosen: two readings of a minute each.
@@ -75,8 +75,40 @@ def traces(scope: Scope, case: Case, config: FindingConfig) -> list[Case]:
     return [c for c in left if case.rule.standing < c.rule.standing and _of_one_cause(case, c, config)]
 
 
+def gravity(case: Case) -> tuple[int, int]:
+    """Return what ranks fatal faults of one GPU, larger for the graver: severity, then what has to be done.
+
+    Zeros for any other case. The gravest takes over, whichever came first: a reset for the memory error seen
+    before does not bring back a GPU that fell off the bus.
+    """
+    if case.rule.standing is not Standing.FATAL:
+        return (0, 0)
+    stated = (s.severity for s in case.suspicions())
+    return ORDER.index(milder(case.kind, stated)), case.rule.reach
+
+
+def taken_over(scope: Scope, case: Case, config: FindingConfig) -> bool:
+    """Return whether a case has no finding of its own, not even one from before, beside that which explains
+    it: a trace of that fault, or a milder fatal fault."""
+    key = explaining_key(scope, case, config)
+    if key is None:
+        return False
+    return case.rule.trace or (0, 0) < gravity(case) < gravity(scope.cases[key])
+
+
+def began_at(scope: Scope, case: Case, config: FindingConfig) -> float:
+    """Return since when the fault of a case has been there: as an earlier one, if it took over from that."""
+    if case.rule.standing is not Standing.FATAL:
+        return case.since
+    others = (c for c in scope.cases.values() if c.rule.standing is Standing.FATAL)
+    return min((c.since for c in others if explaining_key(scope, c, config) == case.key), default=case.since)
+
+
 def _explaining_key(scope: Scope, case: Case, config: FindingConfig) -> str | None:
-    return min((c.key for c in scope.cases.values() if _explains(scope, c, case, config)), default=None)
+    causes = [c for c in scope.cases.values() if _explains(scope, c, case, config)]
+    gravest = max(map(gravity, causes), default=(0, 0))
+    # The gravest has taken over from the others.
+    return min((c.key for c in causes if gravity(c) == gravest), default=None)
 
 
 def _explains(scope: Scope, cause: Case, case: Case, config: FindingConfig) -> bool:
@@ -91,6 +123,8 @@ def _explains(scope: Scope, cause: Case, case: Case, config: FindingConfig) -> b
     if _graver_cause_of(case, cause) or _flaps_with(case, cause, config):
         return False
     above, own = cause.rule.standing, case.rule.standing
+    if above is own is Standing.FATAL and gravity(cause) != gravity(case):
+        return gravity(cause) > gravity(case)
     # Of two open ones of the same standing, the one that opened first keeps explaining the other.
     if above == own and case.status in NOTIFIED:
         if cause.opened_at == case.opened_at and _graver_cause_of(cause, case):

@@ -4,11 +4,19 @@ from dataclasses import replace
 
 from alerts.cases.case import Case
 from alerts.cases.ending import held_until
-from alerts.cases.explaining import explaining_key, outlasted, supporting, waits_for_explanation
+from alerts.cases.explaining import (
+    explaining_key,
+    gravity,
+    outlasted,
+    supporting,
+    taken_over,
+    waits_for_explanation,
+)
 from alerts.cases.grouping import grouped, members_of, with_groups
 from alerts.cases.lifecycle import NOTIFIED, transition
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
+from alerts.kind import Standing
 from alerts.reasoning.corroborate import (
     at_work_from,
     certain,
@@ -47,7 +55,8 @@ def settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
 
 def _reopened(scope: Scope, case: Case, ts: float, config: FindingConfig) -> Case:
     """Return an absorbed case as a suspected one, once the case that absorbed it explains it no more."""
-    absorbed = case.rule.trace and not case.live and case.fresh_at(ts, config)
+    may_be = case.rule.trace or case.rule.standing is Standing.FATAL
+    absorbed = may_be and case.status == "resolved" and case.fresh_at(ts, config)
     if not absorbed or explaining_key(scope, case, config) is not None:
         return case
     return replace(case, status=transition(case.status, "raised_again"), ended_at=None)
@@ -108,11 +117,13 @@ def _sustain(scope: Scope, config: FindingConfig) -> Scope:
     return scope
 
 
-def _precedence(case: Case) -> tuple[int, int, str]:
-    # Of one standing, what is gathered of others comes before them, nodes first: once open it absorbs them.
+def _precedence(case: Case) -> tuple[int, int, int, int, str]:
+    # Of fatal faults the gravest first. Of one standing, what is gathered of others comes before them, nodes
+    # first: once open it absorbs them.
     of_others = case.made_of_ranks or case.leads_mates
     narrow = 2 if not of_others else 1 if case.subject.type != "node" else 0
-    return (case.rule.standing, narrow, case.key)
+    severity, reach = gravity(case)
+    return (case.rule.standing, -severity, -reach, narrow, case.key)
 
 
 def _sufficient(scope: Scope, case: Case, config: FindingConfig) -> bool:
@@ -138,7 +149,7 @@ def _open(case: Case, ts: float) -> Case:
 
 def _absorb(scope: Scope, ts: float, config: FindingConfig) -> Scope:
     for case in tuple(scope.cases.values()):
-        if case.rule.trace and case.status in NOTIFIED and explaining_key(scope, case, config) is not None:
+        if case.status in NOTIFIED and taken_over(scope, case, config):
             scope = scope.having(replace(case, status=transition(case.status, "absorbed"), ended_at=ts))
     # A member that had opened by itself before its group did.
     for group in tuple(scope.cases.values()):

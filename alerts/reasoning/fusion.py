@@ -9,7 +9,8 @@ its strongest, clipped to [−4, 6]. Families are treated as independent given t
 
 Causes are weighed the same way: each hypothesis adds up its log-odds over families, and their softmax gives
 the probabilities in ``cause``. A symptom (a slow rank) argues for no cause, so its own kind enters with 0,
-and a hypothesis that another present one explains (a low clock, by heat) is left out.
+and a hypothesis that another present one explains (a low clock, by heat) is left out. The kind of a fatal
+fault that leads its finding is at least as likely as any other.
 
 Source: Bayesian evidence combination in log-odds (I. J. Good, Weight of evidence, 1985). The clip bounds the
 damage of one wrong detector; prior (−3: one in twenty of what is looked at is a fault) and clips are chosen,
@@ -125,8 +126,11 @@ def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
     # A link that was lost once leaves no lasting fault behind.
     lasting = {n for n in odds if not isolated(n, (s.severity for s in members if s.kind == n))}
     odds = {name: value for name, value in odds.items() if lasting.isdisjoint(kind_of(name).explained_by)}
+    if kind in odds and _leads(kind, members):
+        # It leads because it is the gravest: what else is broken, however surely, does not replace it.
+        odds[kind] = max(odds.values())
     shares = softmax(odds or {kind: 0.0})
-    best = min(shares, key=lambda name: (-shares[name], name))
+    best = min(shares, key=lambda name: (-shares[name], name != kind, name))
     others = {n: round(p, 4) for n, p in sorted(shares.items()) if n != best and p > MENTIONED_ABOVE}
     cleared = {name for s in members for name in s.ruled_out} - shares.keys()
     return Cause(best, round(shares[best], 4), others, tuple(sorted(cleared)))
@@ -138,6 +142,13 @@ def _arguments(s: Suspicion) -> Mapping[str, float]:
         return slow | {name: 0.0 if _is_symptom(name) else odds for name, odds in s.hypotheses.items()}
     is_cause = kind_of(s.kind).standing in (Standing.CAUSE, Standing.FATAL)
     return {s.kind: min(CEILING, max(FLOOR, s.log_likelihood_ratio)) if is_cause else 0.0}
+
+
+def _leads(kind: str, members: Iterable[Suspicion]) -> bool:
+    """Return whether a kind is a fatal fault for which no detector of it has another explanation."""
+    if kind_of(kind).standing is not Standing.FATAL or kind_of(kind).hang:
+        return False
+    return not any(s.hypotheses for s in members if s.kind == kind)
 
 
 def _transfers(s: Suspicion) -> bool:

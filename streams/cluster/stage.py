@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from alerts.cases.case import Case
-from alerts.cases.explaining import explaining_key
+from alerts.cases.explaining import began_at, explaining_key
 from alerts.cases.grouping import members_of
 from alerts.cases.scope import Scope, scope_key
 from alerts.cases.shadow import only_in_shadow, shadow_id, shadowed
@@ -299,7 +299,10 @@ class FindingStage:
         return finding
 
     def _causes(self, hang: Case) -> Iterator[Case]:
-        """Yield the unexplained cases on the nodes of a hung job, or the incidents they are members of."""
+        """Yield the unexplained cases on the nodes of a hung job, or the incidents they are members of.
+
+        A case comes dated as the first of the fatal faults that it took over from.
+        """
         cluster = hang.subject.cluster
         scopes = [self._of_node(cluster, node) for node in self._hangs.nodes_of(hang, self._now)]
         silences = [next((c for c in scope.cases.values() if c.rule.with_hang), None) for scope in scopes]
@@ -310,7 +313,7 @@ class FindingStage:
                 if membership is not None:
                     yield self._incidents[cluster].shown[1].scope.cases[membership.incident]
                 elif explaining_key(scope, case, self.config) is None and not (dark and case.rule.with_hang):
-                    yield case
+                    yield replace(case, since=began_at(scope, case, self.config))
 
     def _of_node(self, cluster: str, node: str) -> Scope:
         timeline = self._timelines.get((f"{cluster}/node/{node}", False))

@@ -177,6 +177,17 @@ def test_of_faults_at_once_the_suspect_of_the_hang_explains_it():
     assert (last(versions, "hang.job").group_key or "").startswith("c/gpu/n3")
 
 
+@pytest.mark.parametrize("later", [1.5, 40.0])
+def test_a_graver_fault_of_the_gpu_takes_over_the_stop_that_came_with_the_first(later):
+    """Its GPU fell off the bus after the memory error that stopped the job."""
+    faults = fault(STOP + 0.5, kind="ecc.uncorrectable"), fault(STOP + later)
+    versions = run(*announced(), *faults, *hang())
+    machine = last(versions, "xid.79")
+    assert last(versions, "hang.job").group_key == machine.dedup_key
+    assert machine.gpu_hours_lost_per_hour == 32.0
+    assert last(versions, "ecc.uncorrectable").gpu_hours_lost is None
+
+
 def test_the_finding_lasts_as_long_as_the_job_stands_still():
     """A GPU that is well again has not brought its job back; the job's first steps end the finding."""
     cleared = fault(STOP + 30, state="clear", onset=STOP + 0.5)

@@ -1,6 +1,7 @@
 """Builds records in order of event time from the rows of files, independent of how rows are split into files.
 
-Step rows of one node and one second make a record, and so do sample rows of one node and one time stamp.
+Step rows of one node and one second make a record, and so do the sample rows of one round of readings of a
+node: those of one time stamp, and of following ones that repeat no series and are close to the first.
 """
 
 import itertools
@@ -48,6 +49,10 @@ _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
 # Missing is the smallest integer of a type; its complement is the largest.
 _LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSING}
 _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
+
+# So close are sample rows of a node that belong to one round of readings, as tools that read device by device
+# write it. Chosen: nearer to this round than to the next, as rounds are a second or more apart.
+_ROUND_SECONDS = 0.5
 
 # Rows over 1, and their share, from which on a metric is taken for a percentage. Chosen: single wrong values
 # say nothing of the others.
@@ -281,10 +286,10 @@ def _doubts(
 
 
 class _Samples:
-    """Sample rows by node and time stamp."""
+    """Sample rows by node and time stamp, and then by node and round."""
 
     def __init__(self) -> None:
-        self._ticks: dict[tuple[Any, ...], list[Row]] = {}
+        self._ticks: dict[tuple[float, str, str], list[Row]] = {}
         # Rows of each ratio that may be right, and those that are percentages.
         self._ratios: Counter[str] = Counter()
         self._percentages: Counter[str] = Counter()
@@ -303,18 +308,30 @@ class _Samples:
     def records(self, found: Read) -> Iterator[Record]:
         self._set_percentages_aside(found)
         numbers: Counter[tuple[str, str]] = Counter()
-        for key in sorted(self._ticks):
-            rows = self._ticks[key]
-            numbers[key[1], key[2]] += 1
-            rows[0].setdefault("seq", numbers[key[1], key[2]])
+        for (ts, cluster, node), rows in self._rounds():
+            numbers[cluster, node] += 1
+            shared = {"kind": "sample", "ts": ts, "seq": rows[0].get("seq", numbers[cluster, node])}
             assembler = Assembler()
             try:
                 for row in rows:
-                    assembler.add({**row, "kind": "sample", "seq": rows[0]["seq"]})
+                    assembler.add({**row, **shared})
                 yield from assembler.flush()
             except BadRecord as error:
                 found.rows -= len(rows)
-                found.set_aside(f"samples of {key[2]!r:.40} at {key[0]}", error, len(rows))
+                found.set_aside(f"samples of {node!r:.40} at {ts}", error, len(rows))
+
+    def _rounds(self) -> Iterator[tuple[tuple[float, str, str], list[Row]]]:
+        """Yield the rows of each round, in order of cluster, node and time, with the time of the last."""
+        for _, keys in itertools.groupby(sorted(self._ticks, key=_node_first), key=lambda key: key[1:]):
+            last, *later = keys
+            began, rows, read = last[0], self._ticks[last], _series(self._ticks[last])
+            for key in later:
+                more = _series(self._ticks[key])
+                if key[0] - began >= _ROUND_SECONDS or not read.isdisjoint(more):
+                    yield last, rows
+                    began, rows, read = key[0], [], set()
+                last, rows, read = key, [*rows, *self._ticks[key]], read | more
+            yield last, rows
 
     def _set_percentages_aside(self, found: Read) -> None:
         """Set aside what is left of metrics that are percentages in many rows: 1 of them is no ratio of 1."""
@@ -332,6 +349,15 @@ class _Samples:
                 for key, rows in self._ticks.items():
                     self._ticks[key] = [row for row in rows if row["metric"] != metric]
         self._ticks = {key: rows for key, rows in self._ticks.items() if rows}
+
+
+def _node_first(key: tuple[float, str, str]) -> tuple[str, str, float]:
+    ts, cluster, node = key
+    return cluster, node, ts
+
+
+def _series(rows: Iterable[Row]) -> set[tuple[str, str]]:
+    return {(row["metric"], str(row.get("instance", ""))) for row in rows}
 
 
 def _pieces(cuts: list[int]) -> Iterator[tuple[int, int]]:

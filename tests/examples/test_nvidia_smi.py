@@ -10,6 +10,7 @@ import pytest
 from examples.nvidia_smi import METRICS, rows
 from slowrank.telemetry import NodeSample
 from streams.files.record_builder import read_records
+from streams.pipeline import local_pipeline
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/nvidia_smi.py"
 NAMES = ["timestamp", "index", *METRICS]
@@ -47,6 +48,25 @@ def test_every_column_is_read_in_the_units_of_records(tmp_path, units):
     read = read_records([tmp_path / "gpus.ndjson"])
     assert (read.rows, dict(read.bad)) == (len(METRICS), {})
     assert all(isinstance(record, NodeSample) for record in read.records)
+
+
+def test_gpus_that_are_read_one_after_the_other_are_all_there(tmp_path):
+    """nvidia-smi stamps each row by itself, in the order of the bus or another."""
+    at = [(s, [3 * place for place in range(8)], 1 if s % 10 else -1) for s in range(0, 300, 5)]
+    lines = log(
+        ["timestamp", "index", "power.draw [W]"],
+        *(
+            [f"2026/11/20 07:{s // 60:02d}:{s % 60:02d}.{ms:03d}", str(gpu), "640.00 W"]
+            for s, times, turn in at
+            for ms, gpu in zip(times, range(8)[::turn], strict=True)
+        ),
+    )
+    told = [json.dumps(row) + "\n" for row in rows(lines, node="n", utc_offset=0)]
+    (tmp_path / "gpus.ndjson").write_text("".join(told))
+    pipeline = local_pipeline()
+    read = read_records([tmp_path / "gpus.ndjson"])
+    assert len(read.records) == len(at)
+    assert [f.title for record in read.records for f in pipeline.process(record)] == []
 
 
 def test_what_a_gpu_does_not_have_and_a_line_that_is_not_whole_are_left_out():

@@ -177,6 +177,36 @@ def test_mistakes_that_differ_are_all_shown(tmp_path):
     assert lines == [2, 102, 103, 104, 132, 133, 134, 135]
 
 
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        # GPU by GPU, some ms apart, in varying order.
+        ([(5.0, "0"), (5.003, "1"), (10.0, "1"), (10.012, "0")], [(5.003, "01"), (10.012, "01")]),
+        # The same GPU again is the next round, however soon.
+        ([(5.0, "0"), (5.1, "1"), (5.2, "0"), (5.3, "1")], [(5.1, "01"), (5.3, "01")]),
+        # What follows later, by half a second or more after the first, is no part of the round.
+        ([(5.0, "0"), (5.3, "1"), (5.5, "2"), (6.5, "0")], [(5.3, "01"), (5.5, "2"), (6.5, "0")]),
+    ],
+)
+def test_readings_of_one_round_are_one_record(tmp_path, read, expected):
+    """Tools that read a node device by device stamp each reading by itself."""
+    of_gpus = [
+        {
+            "kind": "sample",
+            "ts": ts,
+            "node": "n",
+            "metric": "gpu.power_watts",
+            "instance": gpu,
+            "value": 300.0,
+        }
+        for ts, gpu in reversed(read)
+    ]
+    found = read_records([write(tmp_path / "s.ndjson", *of_gpus)])
+    assert (found.rows, dict(found.bad)) == (len(read), {})
+    samples = [(r.ts, sorted(row["instance"] for row in rows(r))) for r in found.records]
+    assert samples == [(ts, list(gpus)) for ts, gpus in expected]
+
+
 def test_an_unknown_metric_is_set_aside_with_the_nearest_known_one(tmp_path):
     """It was read as a sample without a value; the other rows of its tick are taken."""
     row = {"kind": "sample", "ts": 1.0, "node": "n", "instance": "0", "value": 300.0}

@@ -24,7 +24,7 @@ from api.http.times import Timestamp, rfc3339
 from api.routes.ingest.rows import NDJSON_BODY, plain_body
 from api.security.auth import FindingsReader, Principal, TelemetryWriter
 from slowrank.telemetry.names import kind_of
-from slowrank.telemetry.rows.formats import is_array, is_csv
+from slowrank.telemetry.rows.formats import is_array, is_csv, wrong_separator
 from store.findings import backtests
 from store.findings.backtests import Backtest, State
 
@@ -99,7 +99,7 @@ async def create_backtest(
     if not rows.strip():
         raise Problem(422, "no-rows", "the body has no row; send one JSON object per line (docs/records.md)")
     if not (is_csv(rows) or is_array(rows) or _has_row(rows)):
-        detail = (
+        detail = wrong_separator(rows) or (
             f"none of the first {LOOKED_AT} lines is a row of telemetry: send NDJSON, a JSON array of rows "
             "or CSV whose first line names the columns, ts among them (docs/records.md); plain or gzip"
         )

@@ -56,6 +56,7 @@ _CALLED = {
     **dict.fromkeys(("step_time", "step_duration", "iteration_time", "iter_time"), ("step_seconds",)),
     **dict.fromkeys(("fwd_bwd_time", "compute_time", "forward_backward_time"), ("compute_seconds",)),
     **dict.fromkeys(("job", "run", "run_id"), ("job_id",)),
+    **dict.fromkeys(("gpu.temperature", "temperature.gpu", "temperature"), ("gpu.temp_celsius",)),
 }
 # How names of metrics begin in dcgm-exporter, node_exporter and OpenTelemetry's hardware conventions.
 _FOREIGN = ("DCGM_", "node_", "hw.", "hw_")
@@ -134,7 +135,9 @@ def likely(name: str, valid: Collection[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def _nearest(name: str, valid: tuple[str, ...]) -> str:
-    lower, name = {one.lower(): one for one in valid}, name.lower()
+    lower = {one.lower(): one for one in valid}
+    # Trackers of experiments put a section or an underscore before a name (perf/step_time, _timestamp).
+    name = name.lower().rpartition("/")[2].strip("_")
     for meant in _CALLED.get(name, ()):
         if meant in lower:
             return meant

@@ -181,10 +181,8 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise FileProblem(f"{path}: more than one column {', '.join(map(repr, repeated))}. Which one counts?")
-    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
-        raise FileProblem(
-            f"{path}: the columns must be separated by commas; the header is {names[0]!r:.200}."
-        )
+    if len(names) == 1 and any(mark in names[0] for mark in (*formats.OTHER_MARKS, "\t")):
+        raise FileProblem(f"{path}: {formats.not_commas(names[0])}.")
     if "kind" in names:
         return
     found = next((k for k, marks in _MARKS.items() if any(mark in names for mark in marks)), None)

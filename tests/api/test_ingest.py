@@ -177,6 +177,7 @@ def test_nothing_but_counts_comes_of_garbage(things):
     [
         (SAMPLE | {"metric": "gpu.power_wats"}, "#/body/1/metric", "gpu.power_watts"),
         (SAMPLE | {"metric": "power_watts"}, "#/body/1/metric", "gpu.power_watts"),
+        (SAMPLE | {"metric": "gpu.temperature"}, "#/body/1/metric", "gpu.temp_celsius"),
         (SAMPLE | {"metric": "GPU.Temp_Celsius"}, "#/body/1/metric", "gpu.temp_celsius"),
         (SAMPLE | {"metric": "nic.rx_bytes_total"}, "#/body/1/metric", "nic.port.rx_bytes_total"),
         (SAMPLE | {"instances": "1"}, "#/body/1/instances", "instance"),

@@ -115,6 +115,8 @@ def test_what_cannot_be_taken(client, client_with, settings, pool, monkeypatch):
     assert posted(client, b" \n").status_code == 422
     for body in (b"no rows", b"{}", b"[1]", b'{"kind":"fault","ts":1}', b"\xff\n" * 200 + ROW, b"[" * 10**6):
         assert posted(client, body).status_code == 409, body
+    refused = posted(client, b"ts;rank;step;step_seconds\n1;2;3;4\n").json()
+    assert refused["detail"].startswith("the columns must be separated by commas")
     assert posted(client, b"\n# from the lab\n" + ROW).status_code == 202
     monkeypatch.setattr("store.findings.backtests.MAX_WAITING", 2)
     assert [posted(client).status_code for _ in range(2)] == [202, 429]

@@ -336,6 +336,11 @@ def test_sample_rows_of_one_time_are_one_record_in_any_order(tmp_path):
             "timestamp (is it 'ts'?), global_rank (is it 'rank'?), iteration (is it 'step'?), "
             "step_time (is it 'step_seconds'?)",
         ),
+        (
+            "wandb.csv",
+            "_timestamp,rank,_step,perf/step_time\n",
+            "_timestamp (is it 'ts'?), rank, _step (is it 'step'?), perf/step_time (is it 'step_seconds'?)",
+        ),
         ("cut.json", '[{"ts": 1, "rank": 2', "Write one object a line: jq -c '.[]' cut.json > rows.ndjson"),
         ("pretty.json", '{\n  "ts": 1\n}\n', "NDJSON is one object a line (jq -c . FILE)"),
     ],

@@ -152,16 +152,26 @@ def _of_time(rows: StepColumns, steps: int) -> Iterator[str]:
         return
     if steps == 1:
         return
-    # From step to step, as a job may pause for days and be resumed.
     _, numbers = np.unique(rows.step, return_inverse=True)
     ended = np.full(steps, -np.inf)
     np.maximum.at(ended, numbers, rows.ts)
-    took, passed = typical * (steps - 1), float(np.median(np.diff(ended))) * (steps - 1)
+    took, passed = typical * (steps - 1), _passed(ended)
     if not TOO_SLOW * passed <= took <= TOO_FAST * passed:
         yield (
             f"the steps take {_seconds(took)} by step_seconds and {_seconds(passed)} by ts: both count in "
             f"seconds, and ts is when the step ended{_in_milliseconds(took, passed)}"
         )
+
+
+def _passed(ended: FloatArray) -> float:
+    """Return how much time passes while the steps end, without pauses: a job may pause for days.
+
+    Whole seconds stand still for most steps that are shorter: the typical time between two ends counts for
+    each time that the clock has moved.
+    """
+    apart = np.diff(ended)
+    moved = apart[apart > 0]
+    return float(np.median(moved)) * len(moved) if len(moved) else 0.0
 
 
 def _in_milliseconds(took: float, passed: float) -> str:

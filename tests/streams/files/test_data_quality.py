@@ -26,6 +26,20 @@ def test_about_whole_rows_nothing_is_doubtful():
     assert list(doubts(columns(step=lambda h: 10 * h["step"], ts=lambda h: 10 * h["ts"]))) == []
 
 
+@pytest.mark.parametrize("seconds", [0.02, 0.13, 0.4, 0.7, 1.5])
+@pytest.mark.parametrize("pause", [0.0, 200_000.0])
+def test_times_in_whole_seconds_are_not_doubtful(seconds, pause):
+    """Most steps then end when the one before did; a pause counts for no more than another step."""
+    held = {
+        name: (lambda h, name=name: seconds * h[name])
+        for name in ("step_seconds", "compute_seconds", "wait_seconds")
+    }
+    ts = columns(
+        steps=400, **held, ts=lambda h: np.floor(h["ts"][0] + seconds * h["step"]) + pause * (h["step"] > 200)
+    )
+    assert list(doubts(ts)) == []
+
+
 @pytest.mark.parametrize(
     ("rows", "doubt"),
     [

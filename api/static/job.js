@@ -1,7 +1,7 @@
 // The page of a job: the band of its step times, how slow each rank was over time, and the DP × PP matrix.
 "use strict";
 (() => {
-  const { quantity, colours, faded, clock, text, redrawn, read } = window.plots;
+  const { quantity, colours, faded, clock, gaps, text, redrawn, read } = window.plots;
   const page = document.querySelector("[data-job]");
   const { job, cluster, since, metric } = page.dataset;
   const address = (what, more) => `${job}/${what}?${new URLSearchParams({ cluster, ...(since ? { since } : {}), ...more })}`;
@@ -241,7 +241,7 @@
       place.append(figure);
       const paint = colours(page);
       const axis = { stroke: paint.dim, grid: { stroke: paint.line, width: 1 }, ticks: { stroke: paint.line, width: 1 } };
-      const line = { points: { show: false }, value };
+      const line = { points: { show: false }, gaps: gaps(t, found.bin_ms), value };
       const chart = new uPlot({
         width: Math.max(260, place.clientWidth),
         height: 220,

@@ -1,7 +1,7 @@
 // The page of a node: one metric of all its GPUs, each in a small plot, all on one scale.
 "use strict";
 (() => {
-  const { quantity, tick, colours, clock, redrawn, read } = window.plots;
+  const { quantity, tick, colours, clock, gaps, redrawn, read } = window.plots;
   const holder = document.querySelector("[data-node]");
   if (!holder) return;
   const { node, cluster, metric, since } = holder.dataset;
@@ -19,6 +19,7 @@
     if (!known.length) { place.textContent = "no samples"; return () => {}; }
     place.setAttribute("role", "img");
     place.setAttribute("aria-label", `${found.metric}: ${quantity(known[known.length - 1], found.unit)} at the end`);
+    const t = found.t.map((ms) => ms / 1000);
     const axis = { stroke: paint.dim, grid: { stroke: paint.line, width: 1 }, ticks: { show: false } };
     const chart = new uPlot({
       width: Math.max(200, place.clientWidth),
@@ -31,8 +32,8 @@
       axes: [{ ...axis, size: 26, space: 80, values: (_, all) => all.map((at) => clock(at).slice(0, 5)) },
         { ...axis, size: 66, space: 22, values: (_, all) => all.map((one) => tick(one, found.unit)) }],
       series: [{ label: "UTC", value: (_, at) => (at === null ? "–" : clock(at)) },
-        { label: "mean", stroke: paint.own, width: 1.5, points: { show: false }, value: (_, shown) => quantity(shown, found.unit) }],
-    }, [found.t.map((ms) => ms / 1000), found.y], place);
+        { label: "mean", stroke: paint.own, width: 1.5, points: { show: false }, gaps: gaps(t, found.bin_ms), value: (_, shown) => quantity(shown, found.unit) }],
+    }, [t, found.y], place);
     return () => chart.destroy();
   }
 

@@ -50,6 +50,19 @@
   const faded = (rgb, share) => rgb.replace("rgb(", "rgba(").replace(")", `, ${share})`);
   const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
 
+  // The ranges of t [s], read in bins of so many ms, in which nothing was read for three times the usual distance and
+  // more (chosen: single samples may be lost), as the option of a line that is not drawn across them.
+  function gaps(t, bin) {
+    const apart = t.slice(1).map((at, i) => at - t[i]);
+    const usual = [...apart].sort((a, b) => a - b)[apart.length >> 1];
+    const least = 3 * Math.max(usual, bin / 1000);
+    const empty = apart.flatMap((one, i) => (one > least ? [[t[i], t[i + 1]]] : []));
+    return (u, _series, _first, _last, unknown) => {
+      const found = empty.map((ends) => ends.map((at) => Math.round(u.valToPos(at, "x", true))));
+      return [...unknown, ...found].sort((a, b) => a[0] - b[0]);
+    };
+  }
+
   function text(tag, content, parent, name) {
     const made = document.createElement(tag);
     made.textContent = content;
@@ -211,6 +224,6 @@
     });
   }
 
-  window.plots = { quantity, tick, colours, faded, clock, text, redrawn, read };
+  window.plots = { quantity, tick, colours, faded, clock, gaps, text, redrawn, read };
   document.querySelectorAll("[data-evidence]").forEach(show);
 })();

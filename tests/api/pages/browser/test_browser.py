@@ -43,6 +43,19 @@ READY = (
     "[...document.querySelectorAll('[data-plots], [data-steps], [data-heat], [data-plot]')]"
     ".every((place) => place.querySelector('.uplot, canvas') || place.textContent === 'no samples')"
 )
+# The longest part of the first plot without a point of its lines, of the part between its ends.
+EMPTY = """(() => {
+  const canvas = document.querySelector('.uplot canvas');
+  const { own, peers } = window.plots.colours(document.body);
+  const lines = [own, peers].map((one) => one.match(/\\d+/g).map(Number));
+  const { data, width, height } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const near = (i, line) => line.reduce((sum, part, k) => sum + Math.abs(data[i + k] - part), 0) < 90;
+  const drawn = (x) => [...Array(height).keys()].map((y) => 4 * (y * width + x))
+    .some((i) => data[i + 3] > 60 && lines.some((line) => near(i, line)));
+  const columns = [...Array(width).keys()].filter(drawn);
+  const apart = columns.slice(1).map((x, i) => x - columns[i]);
+  return Math.max(...apart) / (columns[columns.length - 1] - columns[0]);
+})()"""
 # The reference of the API has over a hundred parts that are alike, which axe would take a minute to check.
 SOME_OPERATIONS = (
     "document.querySelectorAll('details.operation').forEach((one, i) => { if (i > 9) one.remove(); })"
@@ -93,6 +106,28 @@ def test_a_job_without_a_past_is_drawn_alone(signed_in_tab, slow_job, pool):
     )
     assert plots[:2] == [[True, 5], [True, 2]]
     assert "undefined" not in page.run("document.querySelector('[data-plots]').outerHTML")
+    assert page.console == []
+
+
+@pytest.mark.parametrize(
+    ("path", "table"),
+    [("/job?cluster=c&job_id=j", "steps_10s"), ("/node?cluster=c&node=n0", "samples_10s")],
+    ids=["job", "node"],
+)
+def test_no_line_is_drawn_where_nothing_was_read(signed_in_tab, slow_job, pool, path, table):
+    """Five of 21 minutes: as wide a part of the plot is empty."""
+    page, base = signed_in_tab
+    now = time.time() // 10 * 10
+    starts = T0 if table == "steps_10s" else now - 1300
+    with pool.connection() as conn:
+        write_rows(conn, packed(clocks(starts=now - 1300)))
+        conn.execute(
+            f"DELETE FROM {table} WHERE bucket > to_timestamp(%s) AND bucket < to_timestamp(%s)",
+            (starts + 500, starts + 800),
+        )
+    page.open(base + path)
+    page.wait_for(READY)
+    assert 0.18 < page.run(EMPTY) < 0.28
     assert page.console == []
 
 

@@ -196,14 +196,17 @@ def while_it_stood(suspicions: Iterable[Suspicion]) -> tuple[Suspicion, ...]:
 def weighed(suspicions: Collection[Suspicion]) -> list[Suspicion]:
     """Return the suspicions that tell how surely a job hangs.
 
-    What was said before its last step, as its start, is about another pause; and that it has left the node
-    which the others wait for is no evidence against a hang.
+    What was said before its last step, as its start, is about another pause; a pause that has lasted for
+    longer than any is not what was announced; and that it has left the node which the others wait for is no
+    evidence against a hang.
     """
     votes = votes_among(suspicions)
+    now = max((v.ts for v in votes), default=0.0)
     since = _since(v for v in votes if v.signal == "no_progress")
     gone = {node for node, _ in _left_first(votes, _idle(votes))}
     against = [v for v in votes if v.signal in ("paused", "ended", "left")]
     void = {id(v) for v in against if v.onset < since or (v.signal == "left" and v.subject.node in gone)}
+    void |= {id(v) for v in against if v.signal == "paused" and now - v.onset >= LONGEST_PAUSE_SECONDS}
     return [s for s in suspicions if id(s) not in void]
 
 

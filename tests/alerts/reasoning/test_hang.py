@@ -334,6 +334,15 @@ def test_what_was_said_before_the_last_step_does_not_make_a_hang_less_sure(signa
     assert len(weighed([said(nodes=4), *votes(3, spinning=0.0), told])) == counted
 
 
+@pytest.mark.parametrize(("now", "counted"), [(611.0, 2), (612.0, 1)])
+def test_a_pause_that_lasts_for_longer_than_any_makes_a_hang_no_less_sure(now, counted):
+    """Ten minutes after it was announced it excuses none either."""
+    stopped = said(ts=now, alone=True)
+    paused = said("n0", signal="paused", onset=12.0, weight=-4.0)
+    assert is_hang([stopped], [paused]) == (counted == 1)
+    assert len(weighed([stopped, paused])) == counted
+
+
 def test_ranks_that_did_not_arrive_say_more_than_a_node_that_the_job_has_left():
     """Launchers that end with their rank leave nodes in any order."""
     rank = Suspect(subject=Subject(type="rank", cluster="c", rank=5, job_id="j"), probability=0.9)

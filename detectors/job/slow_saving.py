@@ -1,10 +1,12 @@
 """Saving of checkpoints that takes all ranks of a job longer than before: storage that has become slow.
 
-The saving of a step is the lower quartile of the seconds of its ranks that save, so that a machine which
-saves more slowly than the others does not count. The last three saves are slow where each takes at least 1.5
+The saving of a step is the lower quartile of the seconds of its ranks that save, so that one of several
+machines which saves more slowly than the others does not count, and no more than the step takes: what is
+saved beside the training costs nothing else. The last three saves are slow where each takes at least 1.5
 times as long as the longest of up to sixteen before, of which three are known, and a second longer: a full
-save among partial ones comes at most once in so many. It is told where the job takes 1.05 times as long for
-it, and over once two of the last three are not slow any more. The limits are chosen.
+save among partial ones comes at most once in so many. That is a finding where the job takes 1.05 times as
+long for it, and over once two of the last three are not slow any more, or none has come for three times the
+longest time between two. The limits are chosen.
 """
 
 from collections import deque
@@ -24,6 +26,9 @@ _FEWEST, _KEPT, _IN_A_ROW = 3, 16, 3
 _TIMES, _LEAST_SECONDS = 1.5, 1.0
 
 _MOST_RANKS = 0.25
+
+# Times the longest time between two saves.
+_MISSED = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class SlowSaves:
 
 
 class SlowSaving:
-    """Watches the saves of one run of a job; ``found`` is that they are slow.
+    """Watches the saves of one run of a job; ``found`` is how slow they are, None while they are as usual.
 
     >>> watch = SlowSaving()
     >>> for minute in range(8):
@@ -62,7 +67,7 @@ class SlowSaving:
     def __init__(self) -> None:
         self._before: deque[_Save] = deque(maxlen=_KEPT)
         self._last: deque[_Save] = deque()
-        self._limit = self._usual = self._lost = 0.0
+        self._limit = self._usual = self._lost = self._apart = 0.0
         self._first: _Save | None = None
         self._count = 0
         self.found: SlowSaves | None = None
@@ -71,8 +76,11 @@ class SlowSaving:
         """Take the seconds for which each rank saves in a step, [ranks]; 0 or NaN: it does not."""
         seconds = saving[saving > 0]
         if not seconds.size:
+            if self._first is not None and ended > self._last[-1].ended + _MISSED * self._apart:
+                self._end()
             return
-        save = _Save(ended - step_seconds, ended, float(np.quantile(seconds, _MOST_RANKS, method="lower")))
+        most = float(np.quantile(seconds, _MOST_RANKS, method="lower"))
+        save = _Save(ended - step_seconds, ended, min(most, step_seconds))
         self._last.append(save)
         if len(self._last) > _IN_A_ROW:
             passed = self._last.popleft()
@@ -91,23 +99,31 @@ class SlowSaving:
         self._lost = sum(save.seconds - self._usual for save in self._last)
         self._count = len(self._last)
         found = self._described(self._last[0])
-        if found.slowdown < MIN_JOB_SLOWDOWN:
+        if found is None or found.slowdown < MIN_JOB_SLOWDOWN:
             return None
         self._first = self._last[0]
+        ends = [save.ended for save in (*self._before, *self._last)]
+        self._apart = float(np.diff(ends).max())
         return found
 
     def _go_on(self, save: _Save, first: _Save) -> SlowSaves | None:
         if 2 * sum(last.seconds >= self._limit for last in self._last) < len(self._last):
-            self._first = None
-            # What was slow is no part of what is usual.
-            self._last = deque(last for last in self._last if last.seconds < self._limit)
+            self._end()
             return None
         self._lost += max(save.seconds - self._usual, 0.0)
         self._count += 1
         return self._described(first)
 
-    def _described(self, first: _Save) -> SlowSaves:
+    def _end(self) -> None:
+        self._first = self.found = None
+        # What was slow is no part of what is usual.
+        self._last = deque(last for last in self._last if last.seconds < self._limit)
+
+    def _described(self, first: _Save) -> SlowSaves | None:
         elapsed = self._last[-1].ended - self._before[-1].ended
+        if not self._lost < elapsed:
+            # Times that overlap are not what the steps waited for.
+            return None
         return SlowSaves(
             seconds=float(np.median([save.seconds for save in self._last])),
             usual=self._usual,
@@ -115,5 +131,5 @@ class SlowSaving:
             onset_lo=first.started,
             onset=first.ended,
             lost=self._lost,
-            slowdown=1.0 + self._lost / max(elapsed - self._lost, 1e-9),
+            slowdown=1.0 + self._lost / (elapsed - self._lost),
         )

@@ -1,7 +1,7 @@
 """Tells of a job in a file all of whose ranks take longer from some step on.
 
-That is no finding, for rows do not tell a regression from work that is meant (decision 15); who reads the
-result learns of it beside the findings.
+That is no finding, for rows do not tell a regression from work that is meant (decision 15); it is
+printed beside the findings.
 """
 
 import math
@@ -11,12 +11,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from detectors.changepoint.offline_segmentation import change_points
+from detectors.changepoint.offline_segmentation import MIN_STEPS, change_points
+from detectors.job.waits.shared_wait import MIN_JOB_SLOWDOWN
+from detectors.robust import nan_median
 from streams.columns import FloatArray
 from streams.files.data_quality import StepColumns
-
-# Chosen: what a job must lose for a wait that all ranks share to be a finding, too.
-LEAST_RISE = 1.10
 
 # Of the ranks, how many may be as before. Chosen: what fewer than nine of ten share may be a machine's.
 _OTHERS = 0.1
@@ -28,10 +27,10 @@ _LASTS = 20
 _POINTS = 500
 
 # Chosen: who reads of three sees that the work changes as it goes.
-_TOLD = 3
+_NAMED = 3
 
 
-def rises(rows: StepColumns) -> Iterator[str]:
+def level_rises(rows: StepColumns) -> Iterator[str]:
     """Yield a sentence for each step from which on nearly all ranks of the job take longer, by 10 % and more.
 
     By what they compute; by the whole step where no row has that. Nothing without ruptures.
@@ -42,21 +41,32 @@ def rises(rows: StepColumns) -> Iterator[str]:
     steps, seconds = _least_by_step(rows, own)
     many = max(math.ceil(len(seconds) / _POINTS), 1)
     levels = np.array([np.median(seconds[a : a + many]) for a in range(0, len(seconds), many)])
-    logs = np.log(np.where(levels > 0, levels, np.nan))
-    edges = [0, *change_points(logs, math.log(LEAST_RISE)), len(logs)]
-    parts = [(a * many, float(np.nanmedian(levels[a:b])), (b - a) * many) for a, b in pairwise(edges)]
-    told = [
+    levels = np.where(levels > 0, levels, np.nan)
+    if not _may_rise(levels):
+        return
+    edges = [0, *change_points(np.log(levels), math.log(MIN_JOB_SLOWDOWN)), len(levels)]
+    parts = [(a * many, float(nan_median(levels[a:b])), (b - a) * many) for a, b in pairwise(edges)]
+    rises = [
         (after / before, at)
         for (_, before, _), (at, after, lasts) in pairwise(parts)
-        if after >= LEAST_RISE * before and lasts >= _LASTS
+        if after >= MIN_JOB_SLOWDOWN * before and lasts >= _LASTS
     ]
-    for ratio, at in told[:_TOLD]:
+    for ratio, at in rises[:_NAMED]:
         yield (
             f"{verb} {ratio:.2f}x as long from step {steps[at]} on: a change that all ranks share is no "
             "finding, for the work may have changed"
         )
-    if len(told) > _TOLD:
-        yield f"and again from each of {len(told) - _TOLD} later steps on"
+    if len(rises) > _NAMED:
+        yield f"and again from each of {len(rises) - _NAMED} later steps on"
+
+
+def _may_rise(levels: FloatArray) -> bool:
+    """Whether a few points in a row are so far above some before them: the search itself imports much."""
+    if len(levels) < 2 * MIN_STEPS:
+        return False
+    calm = nan_median(np.lib.stride_tricks.sliding_window_view(levels, MIN_STEPS), axis=1)
+    lowest = np.fmin.accumulate(calm)
+    return bool((calm[MIN_STEPS:] >= MIN_JOB_SLOWDOWN * lowest[:-MIN_STEPS]).any())
 
 
 def _least_by_step(rows: StepColumns, own: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:

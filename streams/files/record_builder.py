@@ -38,7 +38,7 @@ from slowrank.telemetry.schema import (
 )
 from streams.columns import Array, pack_arrays
 from streams.files.data_quality import StepColumns, doubts, ranks_in_words
-from streams.files.job_levels import rises
+from streams.files.job_levels import level_rises
 from streams.files.node_clocks import Node, clocks_ahead, in_cluster_time
 from streams.files.readers import REQUIRED, FileProblem, Row, chain, kind_of, one_value_a_row
 from streams.files.unknown_fields import UnknownFields
@@ -272,7 +272,7 @@ class _Steps:
 def _doubts(
     heads: Sequence[tuple[Any, ...]], group: Array, held: Mapping[str, Array]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (job, remark) from ``doubts`` and ``rises`` of each job; ``heads`` is by group."""
+    """Yield (job, remark) from ``doubts`` and ``level_rises`` of each job; ``heads`` is by group."""
     number = {job: i for i, job in enumerate(sorted({head[:2] for head in heads}))}
     of_row = np.array([number[head[:2]] for head in heads])[group]
     order = of_row.argsort(kind="stable")
@@ -282,7 +282,7 @@ def _doubts(
     held = {**held, "node": np.array([place.get(head[3], -1) for head in heads])[group]}
     for (_, job_id), rows in zip(number, parts, strict=True):
         columns = StepColumns(**{f.name: held[f.name][rows] for f in fields(StepColumns)})
-        yield from ((job_id, remark) for remark in (*doubts(columns, names), *rises(columns)))
+        yield from ((job_id, remark) for remark in (*doubts(columns, names), *level_rises(columns)))
 
 
 class _Samples:

@@ -6,7 +6,7 @@ what ``slow_network`` cannot: waits outside of collectives, and those that come 
 no usual time to take a ratio to.
 
 W = min over ranks of the wait in each step [s]; of the wait for data what more than half of the ranks take
-at least, or half of them on six machines and more, for then there is nobody to compare them with. Between
+at least, or half of them on six machines and more: then no rank shows what is usual. Between
 steps it is the time from the end of one to the start of the next, which belongs to neither, and the step is
 the time from end to end: where data are loaded, checkpoints written or lines logged outside of the timed
 step, no column shows it. A rank that is slow there by itself makes the others wait within their steps.

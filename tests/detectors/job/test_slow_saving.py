@@ -64,3 +64,25 @@ def test_it_is_over_once_two_of_three_are_as_before_and_may_come_again():
 )
 def test_other_saves_are_not(saves):
     assert told(saves) == ([], None)
+
+
+def test_it_is_over_once_no_save_comes_for_three_times_as_long_as_usual():
+    watch = SlowSaving()
+    for number in range(8):
+        took = 3.0 if number < 5 else 12.0
+        watch.update(np.full(RANKS, took), ended=EVERY * number, step_seconds=took + 1.0)
+    ends = [EVERY * 7 + second for second in range(1, 400)]
+    open_until = []
+    for ended in ends:
+        watch.update(np.zeros(RANKS), ended=ended, step_seconds=1.0)
+        open_until += [ended] if watch.found is not None else []
+    assert open_until[-1] == EVERY * 7 + 3 * EVERY
+
+
+def test_what_is_saved_beside_the_steps_costs_no_more_than_they_take():
+    """As in a column of milliseconds, or where saving goes on in the background."""
+    watch = SlowSaving()
+    for number in range(12):
+        saving = 3_000.0 if number < 5 else 12_000.0
+        watch.update(np.full(RANKS, saving), ended=EVERY * number, step_seconds=1.0)
+        assert watch.found is None

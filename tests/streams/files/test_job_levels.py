@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streams.files.data_quality import StepColumns
-from streams.files.job_levels import rises
+from streams.files.job_levels import level_rises
 from streams.files.record_builder import read_records
 
 RANKS = 16
@@ -47,7 +47,7 @@ def rows(levels, *, slow=RANKS, compute=True, attempt_from=None, nan=False):
     ids=["compute", "rows that miss values", "in bins", "at a restart", "whole steps"],
 )
 def test_what_all_ranks_take_longer_is_said_with_its_step_and_size(job, said):
-    [sentence] = rises(job)
+    [sentence] = level_rises(job)
     assert sentence.startswith(said)
 
 
@@ -60,16 +60,27 @@ def test_what_all_ranks_take_longer_is_said_with_its_step_and_size(job, said):
         rows([1.0] * 100 + [1.3] * 4 + [1.0] * 96),
         rows([1.0] * 100 + [1.3] * 100, slow=12),
         rows([1.0] * 9),
+        rows([0.0] * 200),
+        rows([0.0, 0.0, 1.0] * 40),
     ],
-    ids=["steady", "by less", "faster", "for some steps", "of some ranks", "few steps"],
+    ids=[
+        "steady",
+        "by less",
+        "faster",
+        "for some steps",
+        "of some ranks",
+        "few steps",
+        "zero",
+        "mostly zero",
+    ],
 )
 def test_of_other_jobs_nothing_is_said(job):
-    assert list(rises(job)) == []
+    assert list(level_rises(job)) == []
 
 
 def test_of_work_that_keeps_growing_the_first_steps_are_named():
     levels = np.repeat(1.2 ** np.arange(6), 50)
-    *first, last = rises(rows(levels))
+    *first, last = level_rises(rows(levels))
     assert len(first) == 3
     assert last == "and again from each of 2 later steps on"
 
@@ -84,3 +95,10 @@ def test_who_reads_a_file_is_told(tmp_path):
     path.write_text("\n".join(lines))
     [(job, remark)] = read_records([path]).doubts
     assert (job, remark[:29]) == ("job", "its ranks compute 1.30x as lo")
+
+
+def test_steps_that_read_zero_are_not_read():
+    """As of a tracker that logs every third step."""
+    levels = np.array([1.0] * 120 + [1.6] * 120)
+    levels[np.arange(240) % 3 > 0] = 0.0
+    assert [sentence[:27] for sentence in level_rises(rows(levels))] == ["its ranks compute 1.60x as "]

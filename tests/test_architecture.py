@@ -76,8 +76,8 @@ TABLE = {
     " streams.node streams.job streams.cluster numpy msgspec",
     "streams.pipeline": "slowrank.telemetry alerts streams"
     " streams.node streams.node.events streams.job streams.rollup streams.config",
-    "streams.files": "slowrank.telemetry detectors.changepoint.offline_segmentation alerts streams"
-    " streams.pipeline numpy msgspec pyarrow",
+    "streams.files": "slowrank.telemetry detectors detectors.changepoint.offline_segmentation alerts"
+    " streams streams.pipeline numpy msgspec pyarrow",
     # The only package that knows Kafka and Faust.
     "streams.runtime": "slowrank detectors alerts store streams.job streams.rollup streams.config"
     " streams.runtime.kafka streams.runtime.monitoring streams.runtime.partitions streams.runtime.snapshots"

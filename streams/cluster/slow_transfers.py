@@ -19,7 +19,7 @@ from slowrank.telemetry.records import Severity
 _BYTES = ("nic.port.rx_bytes_total", "nic.port.tx_bytes_total")
 
 # Bytes a second of a port that slows its job, of what the job's pace leaves it. Chosen: where all transfers
-# are slow, ports differ by some 6 %, and one of them by three times as much.
+# are slow, ports differ by some 6 %, by four times as much hardly ever.
 _AT_MOST = 0.75
 
 
@@ -49,8 +49,8 @@ def the_one_port(
 
 
 def _carries_less(s: Suspicion, pace: float) -> bool:
-    """Return whether a port carries less than its job, which takes ``pace`` times as long, lets it; so does
-    one of which not the bytes tell."""
+    """Return whether a port carries less than its job, which takes ``pace`` times as long, lets it;
+    also where its bytes are not known."""
     rates = [
         (e.value, e.baseline.median) for e in s.evidence if e.metric in _BYTES and e.baseline is not None
     ]

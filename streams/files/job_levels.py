@@ -1,6 +1,6 @@
-"""Tells of a job in a file all of whose ranks take longer from some step on.
+"""Names the steps of a job in a file from which on all of its ranks take longer.
 
-That is no finding, for rows do not tell a regression from work that is meant (decision 15); it is
+That is no finding, for rows do not distinguish a regression from work that is meant (decision 15); it is
 printed beside the findings.
 """
 
@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.changepoint.offline_segmentation import MIN_STEPS, change_points
-from detectors.job.waits.shared_wait import MIN_JOB_SLOWDOWN
 from detectors.robust import nan_median
 from streams.columns import FloatArray
 from streams.files.data_quality import StepColumns
+
+# Chosen: what a job must lose for a wait that all ranks share to be a finding (``shared_wait``).
+LEAST_RISE = 1.10
 
 # Of the ranks, how many may be as before. Chosen: what fewer than nine of ten share may be a machine's.
 _OTHERS = 0.1
@@ -44,12 +46,12 @@ def level_rises(rows: StepColumns) -> Iterator[str]:
     levels = np.where(levels > 0, levels, np.nan)
     if not _may_rise(levels):
         return
-    edges = [0, *change_points(np.log(levels), math.log(MIN_JOB_SLOWDOWN)), len(levels)]
+    edges = [0, *change_points(np.log(levels), math.log(LEAST_RISE)), len(levels)]
     parts = [(a * many, float(nan_median(levels[a:b])), (b - a) * many) for a, b in pairwise(edges)]
     rises = [
         (after / before, at)
         for (_, before, _), (at, after, lasts) in pairwise(parts)
-        if after >= MIN_JOB_SLOWDOWN * before and lasts >= _LASTS
+        if after >= LEAST_RISE * before and lasts >= _LASTS
     ]
     for ratio, at in rises[:_NAMED]:
         yield (
@@ -66,7 +68,7 @@ def _may_rise(levels: FloatArray) -> bool:
         return False
     calm = nan_median(np.lib.stride_tricks.sliding_window_view(levels, MIN_STEPS), axis=1)
     lowest = np.fmin.accumulate(calm)
-    return bool((calm[MIN_STEPS:] >= MIN_JOB_SLOWDOWN * lowest[:-MIN_STEPS]).any())
+    return bool((calm[MIN_STEPS:] >= LEAST_RISE * lowest[:-MIN_STEPS]).any())
 
 
 def _least_by_step(rows: StepColumns, own: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:

@@ -20,7 +20,7 @@ _RECOVERY = re.compile(
 )
 _BLOCKED = re.compile(r"blocked for more than (?P<seconds>\d{1,6}) seconds")
 
-# How often the kernel looks for tasks that are blocked, and how long a task must be for it to say so
+# How often the kernel looks for blocked tasks, and how long one must be blocked to be logged
 # (``kernel.hung_task_timeout_secs``, its default).
 HUNG_TASK_SECONDS = 120.0
 

@@ -9,9 +9,13 @@ from alerts.finding import Finding, finding_id
 SUFFIX = "/shadow"
 
 
-def only_in_shadow(case: Case) -> bool:
-    """Return whether only detectors on trial have ever raised the case."""
-    return bool(case.sources) and all(source.latest.shadow for source in case.sources.values())
+def raised_in_shadow(case: Case) -> bool:
+    """Return whether a detector on trial has ever raised the case.
+
+    Others may have raised it, too: whether they did before or after does not count, as the order in which
+    suspicions come must change nothing.
+    """
+    return any(source.on_trial for source in case.sources.values())
 
 
 def shadow_id(case: Case) -> str:
@@ -21,7 +25,7 @@ def shadow_id(case: Case) -> str:
 
 def shadowed(finding: Finding, scope: Scope) -> Finding:
     """Return a finding of a scope as one in shadow, which names the others in shadow as they are named."""
-    alone = [case for case in scope.cases.values() if only_in_shadow(case)]
+    alone = [case for case in scope.cases.values() if raised_in_shadow(case)]
     keys = {case.key: case.key + SUFFIX for case in alone}
     ids = {finding_id(c.key, c.first_onset): shadow_id(c) for c in alone}
     others = finding.blast_radius.other_findings

@@ -19,13 +19,15 @@ class Source:
     """The ``latest`` suspicion that a source raised, and ``until`` when: infinite while it has not cleared.
 
     ``confirmed``: steps were slow when what it shows began, or while it lasted. ``cleared``: its detector
-    said that it is over, so that what it raises next is on another account.
+    said that it is over, so that what it raises next is on another account. ``on_trial``: its detector was on
+    trial at some time.
     """
 
     latest: Suspicion
     until: float = math.inf
     confirmed: bool = False
     cleared: bool = False
+    on_trial: bool = False
 
     @property
     def active(self) -> bool:
@@ -45,9 +47,10 @@ def of_steps(s: Suspicion) -> bool:
 
 def refreshed(before: Source | None, s: Suspicion) -> Source:
     """Return the source of ``s``; once confirmed it stays so while it lasts."""
+    on_trial = s.shadow or (before is not None and before.on_trial)
     if before is None or not before.active or before.latest.onset != s.onset:
-        return Source(s)
-    return replace(before, latest=s)
+        return Source(s, on_trial=on_trial)
+    return replace(before, latest=s, on_trial=on_trial)
 
 
 def with_first_past(before: Source | None, s: Suspicion, first_seen_at: float) -> Suspicion:

@@ -83,7 +83,7 @@ def _outweighed(case: Case, s: Suspicion) -> bool:
 
 
 def _opened(s: Suspicion) -> Case:
-    sources, kind = {source_id(s): Source(s)}, case_kind(s)
+    sources, kind = {source_id(s): refreshed(None, s)}, case_kind(s)
     # A stop costs from its onset on, before it was detected.
     account = _charged(GpuHoursLost(accrued_to=min(s.onset, s.ts)), new_loss(None, s), kind, sources, s)
     slows = _hurts(kind, sources, False)

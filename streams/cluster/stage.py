@@ -16,7 +16,7 @@ from alerts.cases.case import Case
 from alerts.cases.explaining import began_at, explaining_key
 from alerts.cases.grouping import members_of
 from alerts.cases.scope import Scope, scope_key
-from alerts.cases.shadow import only_in_shadow, shadow_id, shadowed
+from alerts.cases.shadow import raised_in_shadow, shadow_id, shadowed
 from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key
 from alerts.kinds import UNHEARD_KIND
@@ -269,7 +269,7 @@ class FindingStage:
         return changed, {(key, False) for key in scopes} & self._timelines.keys()
 
     def _of_case(self, scope_id: _ScopeId, scope: Scope, case: Case, identity: str | None) -> Finding | None:
-        unseen = scope_id[1] and case.key not in self._shown[scope_id] and not only_in_shadow(case)
+        unseen = scope_id[1] and case.key not in self._shown[scope_id] and not raised_in_shadow(case)
         if unseen or case.rule.reported_as == "evidence" or excused(case, scope.cases.values()):
             return None
         if scope_id[1]:

@@ -129,8 +129,8 @@ class TimingChannel:
 
     ``raised`` ranks are slow, ``believed`` ones without a second kind of evidence; ``size`` is how
     slow they were when raised, ``onset`` since when [Unix s], and ``job_pace`` what a step took per second of
-    the peers' work before that (both NaN where not known). ``exempted`` are the ranks that take longer than their peers
-    from the start because they work for others too: only a change of theirs is slowness.
+    the peers' work before that (both NaN where not known). ``exempted`` are the ranks that take longer than
+    their peers from the start because they work for others too: only a change of theirs is slowness.
     """
 
     def __init__(self, ranks: int, config: CusumConfig | None = None) -> None:

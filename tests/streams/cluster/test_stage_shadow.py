@@ -70,6 +70,16 @@ def test_a_clear_ends_what_was_raised_in_shadow():
     assert states(found) == {("straggler.fail_slow", "resolved", True)}
 
 
+@pytest.mark.parametrize("at", range(3))
+def test_what_was_on_trial_at_some_time_is_in_shadow_however_it_comes(at):
+    """Also where the later ones come late, so that no state between is ever shown."""
+    reports = [hot(ts=float(ts)) for ts in range(3)]
+    reports[at] = shadow(reports[at])
+    in_order = play(reports, until=200_000.0)
+    assert play([reports[0], T0 + 2.0, *reports[1:]], until=200_000.0) == in_order
+    assert sorted(in_shadow for _, in_shadow in in_order) == [False, True]
+
+
 @st.composite
 def partly_in_shadow(draw, batches):
     """The batches with some suspicions marked."""

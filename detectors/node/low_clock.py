@@ -23,7 +23,7 @@ CAPPED, FAR = 0.92, 0.85
 # Of the peers' median. Chosen: power limits are settings, and do not differ by chance.
 LOW_LIMIT = 0.95
 
-# Chosen: the median of fewer is one node's value.
+# Chosen: the median of fewer is the value of one.
 LEAST_OTHERS = 3
 
 # Utilisation by which a node may be below the others and still does the same work. Chosen: GPUs that wait in
@@ -52,6 +52,19 @@ def compare(clock: Floats, limit: Floats, utilization: Floats) -> Comparison | N
         median_of_others(limit),
         utilization >= median_of_others(utilization) - LESS_WORK,
     )
+
+
+def below_others(values: Floats, share: float) -> Mask:
+    """Return which values [nodes, devices] are below the median of at least three others of their node, times
+    ``share``; NaN: not read."""
+    below: Mask = values < share * np.fmax.reduce(values, axis=1, initial=0.0)[:, None]
+    # Hardly any is far below even the highest of its node.
+    for k in np.flatnonzero(below.any(axis=1)).tolist():
+        read = np.isfinite(values[k])
+        row, below[k] = values[k, read], False
+        if len(row) > LEAST_OTHERS:
+            below[k, read] = row < share * median_of_others(row)
+    return below
 
 
 def median_of_others(values: Floats) -> Floats:

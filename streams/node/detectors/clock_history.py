@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from detectors.node.low_clock import FAR, LOW, LOW_LIMIT
+from detectors.node.low_clock import FAR, LEAST_OTHERS, LOW, LOW_LIMIT, below_others
 from slowrank.telemetry.schema import Owner
 from streams.columns import FloatArray, Mask
 from streams.node.batch import Batch, Shape
@@ -42,9 +42,6 @@ PAUSE_SECONDS = 60.0
 # Bits of NVML that say why a clock is low.
 STATED = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
 
-# Chosen: the median of fewer is one GPU's clock.
-SIBLINGS = 3
-
 
 class ClockHistory:
     """Adds four GPU columns; clocks are compared under load.
@@ -65,12 +62,12 @@ class ClockHistory:
         """Add the columns [n, gpus]."""
         used = batch.gpu["gpu.utilization_ratio"]
         clock = np.where(used > LOADED, batch.gpu[CLOCK], np.nan)
-        low = _below(clock, LOW)
+        low = below_others(clock, LOW)
         was_full = self._was_full[batch.rows] | ((clock > 0) & ~low)
         self._was_full[batch.rows] = was_full
         batch.gpu.columns[ALWAYS_LOW] = low & ~was_full
         limit = np.where(clock > 0, batch.gpu["gpu.power_limit_watts"], np.nan)
-        batch.gpu.columns[LOWER_LIMIT] = low & _below(limit, LOW_LIMIT)
+        batch.gpu.columns[LOWER_LIMIT] = low & below_others(limit, LOW_LIMIT)
         self._add_far_low(batch, np.where(used > BUSY, batch.gpu[CLOCK], np.nan))
         return ()
 
@@ -88,8 +85,8 @@ class ClockHistory:
     def _add_far_low(self, batch: Batch, clock: FloatArray) -> None:
         ts, reasons = batch.ts[:, None], batch.gpu["gpu.throttle_reasons"]
         stated = np.where(reasons > 0, reasons, 0).astype(np.int64) & STATED
-        far = _below(clock, FAR) & ((stated > 0) | _unexplained(batch))
-        compared = (clock > 0) & (np.isfinite(clock).sum(axis=1, keepdims=True) > SIBLINGS)
+        far = below_others(clock, FAR) & ((stated > 0) | _unexplained(batch))
+        compared = (clock > 0) & (np.isfinite(clock).sum(axis=1, keepdims=True) > LEAST_OTHERS)
         at = np.where(compared, -np.inf, self._far_low_at[batch.rows])
         at = self._far_low_at[batch.rows] = np.where(far, ts, at)
         lasts = ts - at <= PAUSE_SECONDS
@@ -97,17 +94,6 @@ class ClockHistory:
         self._stated[batch.rows] = np.where(lasts, held, 0)
         batch.gpu.columns[FAR_LOW] = lasts
         batch.gpu.columns[HELD_BY] = self._stated[batch.rows]
-
-
-def _below(values: FloatArray, share: float) -> Mask:
-    """Return which values [n, gpus] are below the median of at least three others, times ``share``; NaN: not
-    read."""
-    low = np.asarray(values < share * np.fmax.reduce(values, axis=1, initial=0.0)[:, None])
-    for k, i in np.argwhere(low).tolist():
-        others = np.delete(values[k], i)
-        others = others[np.isfinite(others)]
-        low[k, i] = others.size >= SIBLINGS and values[k, i] < share * np.median(others)
-    return low
 
 
 def _unexplained(batch: Batch) -> Mask:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import detectors.node.low_clock
-from detectors.node.low_clock import compare, median_of_others
+from detectors.node.low_clock import below_others, compare, median_of_others
 
 
 def test_examples():
@@ -41,3 +41,28 @@ def test_fewer_than_three_others_are_no_peers():
     """Of three nodes, either of two may be the odd one."""
     assert compare(np.ones(3), np.ones(3), np.ones(3)) is None
     assert compare(np.ones(4), np.ones(4), np.ones(4)) is not None
+
+
+NAN = np.nan
+
+
+@pytest.mark.parametrize(
+    ("values", "below"),
+    [
+        ([9.0, 10.0, 10.0, 10.0], [True, False, False, False]),
+        ([9.5, 10.0, 10.0, 10.0], [False] * 4),
+        ([5.0, 5.0, 10.0, 10.0, 10.0, 10.0], [True, True, False, False, False, False]),
+        # The highest is the odd one.
+        ([5.0, 5.0, 5.0, 10.0], [False] * 4),
+        ([9.0, NAN, 10.0, 10.0, 10.0], [True, False, False, False, False]),
+        # Two others are too few, and one that was not read is none.
+        ([9.0, 10.0, 10.0], [False] * 3),
+        ([9.0, NAN, 10.0, 10.0], [False] * 4),
+        ([NAN] * 4, [False] * 4),
+    ],
+)
+def test_a_device_is_held_against_at_least_three_others(values, below):
+    """Below 95 % of their median; other nodes change nothing."""
+    beside = [1.0] * len(values)
+    found = below_others(np.array([beside, values]), 0.95)
+    assert found.tolist() == [[False] * len(values), below]

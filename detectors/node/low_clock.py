@@ -47,9 +47,10 @@ def compare(clock: Floats, limit: Floats, utilization: Floats) -> Comparison | N
     """
     if len(clock) <= LEAST_OTHERS:
         return None
+    known = np.isfinite(limit).all()
     return Comparison(
         median_of_others(clock),
-        median_of_others(limit),
+        median_of_others(limit) if known else np.full(len(limit), np.nan),
         utilization >= median_of_others(utilization) - LESS_WORK,
     )
 

@@ -14,6 +14,9 @@ def test_examples():
     assert doctest.testmod(detectors.node.low_clock).failed == 0
 
 
+NAN = np.nan
+
+
 @given(st.lists(st.floats(0, 3e9), min_size=2, max_size=20))
 def test_each_is_left_out_of_its_own_reference(values):
     """The median of the others, whatever their number and however many are equal."""
@@ -43,7 +46,19 @@ def test_fewer_than_three_others_are_no_peers():
     assert compare(np.ones(4), np.ones(4), np.ones(4)) is not None
 
 
-NAN = np.nan
+@pytest.mark.parametrize(
+    ("limit", "usual"),
+    [
+        ([600.0, 600.0, 600.0, 700.0], [600.0] * 4),
+        ([600.0, 600.0, 600.0, 700.0, NAN, NAN], [NAN] * 6),
+    ],
+)
+def test_power_limits_are_compared_where_all_are_known(limit, usual):
+    """A limit that was not read is neither high nor low."""
+    same = np.ones(len(limit))
+    found = compare(same, np.array(limit), same)
+    assert found is not None
+    np.testing.assert_array_equal(found.usual_limit, usual)
 
 
 @pytest.mark.parametrize(

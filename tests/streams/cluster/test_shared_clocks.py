@@ -125,6 +125,13 @@ def test_healthy_nodes_are_not_accused(odd, others, nodes):
     assert found(fleet(6, odd, nodes=nodes, others=others)) == []
 
 
+def test_a_power_limit_that_was_not_read_is_no_higher_one():
+    """The node's clock is low, and its limit is compared with none."""
+    limits = dict(zip((f"n{i}" for i in range(6)), (600.0, 600.0, 600.0, 700.0, 0.0, 0.0), strict=True))
+    minutes = [msgspec.structs.replace(m, limit_watts=limits[m.node]) for m in fleet(6, LOCKED, nodes=6)]
+    assert {kind for kind, *_ in kinds(minutes)} == {"clock.low"}
+
+
 def test_without_a_known_model_it_is_evidence_only():
     """GPUs of two models may be in one job."""
     assert kinds(fleet(6, LOCKED | {"model": ""}, others={"model": ""})) == [("clock.low", "n0", False)]

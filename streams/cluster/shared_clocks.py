@@ -1,13 +1,15 @@
 """Low clocks that all GPUs of a node share: seen beside the job's other nodes only, minute by minute.
 
 Together with slow steps they name the cause. A clock far below those of the others is a finding without step
-times, too, where neither heavier work nor another model of GPU may explain it. Where samples name no job, the
-nodes of the cluster that name none are compared, which may do other work: that is never more than evidence.
+times, too, where neither heavier work, nor another model of GPU, nor a setting that several nodes have in
+common may explain it. Where samples name no job, the nodes of the cluster that name none are compared, which
+may do other work: that is never more than evidence.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -42,6 +44,9 @@ _KINDS: dict[HeldBy, str] = {
     "unknown": "clock.low",
 }
 _LOWER_LIMIT = "throttle.power_limit"
+
+# What someone may have set on purpose, also for a class of nodes. Heat and a power brake nobody sets.
+_SETTINGS = (_LOWER_LIMIT, "clock.low")
 
 # Log-odds, as of a low clock of a single GPU (``streams.node.rules.state_rules``).
 _WEIGHT = 2.0
@@ -107,8 +112,9 @@ class SharedClocks:
         found = compare(clock, limit, np.array([m.utilization_ratio for m in minutes]))
         if found is None:
             return
-        for i, minute in enumerate(minutes):
-            key, low = (minute.cluster, minute.node, minute.shadow), _low(minutes, i, clock, found)
+        lows = _of_single_nodes([_low(minutes, i, clock, found) for i in range(len(minutes))])
+        for minute, low in zip(minutes, lows, strict=True):
+            key = minute.cluster, minute.node, minute.shadow
             node = self._nodes.get(key)
             if node is not None and node.job_id != minute.job_id:
                 yield from _over(self._nodes.pop(key), minute.ts, shadow=minute.shadow)
@@ -143,6 +149,13 @@ def _low(minutes: Sequence[LoadedMinute], i: int, clock: FloatArray, found: Comp
         evidence.append(_evidence("gpu.power_limit_watts", "W", limits, i, usual_limit, minute))
     kind = _LOWER_LIMIT if by_limit else _KINDS[minute.held_by]
     return _Low(kind, share < FAR and not explained, share, tuple(evidence))
+
+
+def _of_single_nodes(lows: Sequence[_Low | None]) -> list[_Low | None]:
+    """Return what is low; a setting that several nodes have in common may be meant, and is evidence only."""
+    nodes = Counter(low.kind for low in lows if low is not None)
+    common = {kind for kind in _SETTINGS if nodes[kind] > 1}
+    return [replace(low, far=False) if low and low.kind in common else low for low in lows]
 
 
 def _evidence(

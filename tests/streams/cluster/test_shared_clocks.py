@@ -34,10 +34,10 @@ def minute(at, node, **changes):
     return msgspec.structs.replace(usual, **changes)
 
 
-def fleet(minutes, odd, *, nodes=4, since=0, others=None):
-    """The minutes of a job of which node n0 is ``odd`` from one of them on."""
+def fleet(minutes, odd, *, nodes=4, since=0, others=None, odd_nodes=1):
+    """The minutes of a job of which node n0, or several, are ``odd`` from one of them on."""
     return [
-        minute(at, f"n{i}", **((odd if i == 0 else others or {}) if at >= since else {}))
+        minute(at, f"n{i}", **((odd if i < odd_nodes else others or {}) if at >= since else {}))
         for at in range(minutes)
         for i in range(nodes)
     ]
@@ -51,6 +51,14 @@ def found(minutes, *, until=60):
     for at in range(1, until):
         out += [(at, s) for s in clocks.due(T0 + 60 * at + 10)]
     return [(at, s.state, s.kind, s.subject.node, s.overwhelming) for at, s in out]
+
+
+def findings(minutes, *, until=600):
+    """The versions of the findings that they alone make."""
+    stage = FindingStage()
+    for m in minutes:
+        stage.process(m)
+    return [f for second in range(0, until, 10) for f in stage.tick(T0 + second)]
 
 
 def kinds(minutes):
@@ -123,6 +131,22 @@ def test_the_kind_says_what_holds_the_clocks_down(odd, expected):
 def test_healthy_nodes_are_not_accused(odd, others, nodes):
     """Too few others, small differences, another model, job or work, all alike, a limit without effect."""
     assert found(fleet(6, odd, nodes=nodes, others=others)) == []
+
+
+@pytest.mark.parametrize(
+    ("odd", "kind", "alone"),
+    [
+        ({"clock_hz": 0.79 * 1.98e9, "limit_watts": 500.0}, "throttle.power_limit", False),
+        (LOCKED, "clock.low", False),
+        (LOCKED | {"held_by": "thermal"}, "throttle.thermal", True),
+    ],
+)
+def test_what_several_nodes_may_have_been_set_to_is_evidence_only(odd, kind, alone):
+    """A lower limit or a lock of four nodes of sixteen explains slow steps; heat is a fault of each."""
+    minutes = fleet(6, odd, nodes=16, odd_nodes=4)
+    assert {(k, n) for k, n, _ in kinds(minutes)} == {(kind, f"n{i}") for i in range(4)}
+    assert any(a for *_, a in kinds(minutes)) == alone
+    assert {f.kind for f in findings(minutes) if f.status == "open"} == ({kind} if alone else set())
 
 
 def test_a_power_limit_that_was_not_read_is_no_higher_one():

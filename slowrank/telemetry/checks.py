@@ -206,6 +206,8 @@ def _check_of_node(message: NodeAnnounced | MinuteMeans | LoadedMinute) -> None:
         readings = message.clock_hz, message.utilization_ratio, message.limit_watts
         if not all(0 <= reading <= MAX_WEIGHT for reading in readings):
             raise BadRecord("bad_number", f"readings must be numbers from 0 to {MAX_WEIGHT:g}")
+        if message.clock_hz < 1:
+            raise BadRecord("bad_number", "clock_hz must be 1 or more: clocks are compared by their ratio")
         return
     _check_count("samples", message.samples)
     if len(message.means) > MAX_MEANS:

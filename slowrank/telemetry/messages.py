@@ -183,8 +183,8 @@ class LoadedMinute(_OfNode, tag="loaded_minute", frozen=True, kw_only=True):
 
     ``since`` is the first sample of it under load, ``ts`` when the minute is compared with those of the job's
     other nodes. ``model`` is what models of GPUs differ by, empty where nothing of that is read. ``clock_hz``
-    is the mean SM clock, ``held_by`` what holds it down on half of the GPUs or more, ``limit_watts`` their
-    power limit (0: not read). ``shadow`` as in a suspicion.
+    is the mean SM clock (1 at least), ``held_by`` what holds it down on half of the GPUs or more,
+    ``limit_watts`` their power limit (0: not read). ``shadow`` as in a suspicion.
     """
 
     ts: float

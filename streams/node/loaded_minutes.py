@@ -92,8 +92,8 @@ class LoadedMinutes:
         clock, limit, fastest = map(median, (CLOCK, "gpu.power_limit_watts", "gpu.clock.sm_max_hz"))
         at_work = nan_median(np.where(loaded, used, np.nan), axis=1)
         bits = _shared_bits(as_float(held["gpu.throttle_reasons"]), loaded)
-        # Fewer than half of the GPUs do not stand for the node.
-        counts = (2 * loaded.sum(axis=1) >= loaded.shape[1]) & (clock > 0)
+        # Fewer than half of the GPUs do not stand for the node, and a clock below 1 Hz is no reading.
+        counts = (2 * loaded.sum(axis=1) >= loaded.shape[1]) & (clock >= 1)
         for k, sample in enumerate(samples):
             minute = self._minute(sample)
             minute.read += 1

@@ -159,6 +159,8 @@ BROKEN: dict[type, list[dict[str, Any]]] = {
         {"since": math.nan},
         {"model": "m" * 4097},
         {"clock_hz": math.nan},
+        {"clock_hz": 0.0},
+        {"clock_hz": 1e-300},
         {"limit_watts": -1.0},
         {"held_by": "tea"},
     ],

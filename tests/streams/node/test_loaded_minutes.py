@@ -67,6 +67,7 @@ IDLE = {"gpu.utilization_ratio": 0.0, "gpu.clock.sm_hz": 3.45e8}
         ([IDLE] * 3, "j", []),
         ([{"gpu.utilization_ratio": None}] * 4, "j", []),
         ([{"gpu.clock.sm_hz": None}] * 4, "j", []),
+        ([{"gpu.clock.sm_hz": 1e-320}] * 4, "j", []),
         ([], None, [1.98e9]),
     ],
 )

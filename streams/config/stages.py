@@ -89,11 +89,14 @@ def node_stage(tuning: Tuning) -> Stage:
     @lru_cache(REMEMBERED)
     def config_at(cluster: str) -> NodeConfig:
         configs = tuning.configs(cluster)
-        # Level changes take most of the stage's time: they are not computed where their output is off.
+        # Level changes take most of the stage's time: like what is only compared in the cluster stage, they
+        # are not computed where their output is off.
         return replace(
             configs.node,
             level_changes=configs.node.level_changes
             and not tuning.silent("level_changes", cluster, rules="change."),
+            loaded_minutes=configs.node.loaded_minutes
+            and not tuning.silent("node_clocks", cluster, rules="node_clocks."),
             readings=configs.gray is not None and not tuning.silent("gray", cluster, rules="gray."),
         )
 

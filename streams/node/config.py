@@ -12,12 +12,14 @@ class NodeConfig:
 
     ``gone``: how long a GPU must be missing from live records; chosen: three ticks. ``events``: how long
     events are counted, the longest window of their rules. ``level_changes``: whether to search for change
-    points. ``readings``: whether to emit minute means, for the comparison of nodes in the cluster stage.
+    points. ``loaded_minutes``, ``readings``: whether to emit clocks under load and minute means, for the
+    comparisons of nodes in the cluster stage.
     """
 
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     change: ChangeConfig = field(default_factory=ChangeConfig)
     level_changes: bool = True
+    loaded_minutes: bool = True
     readings: bool = False
     gone: float = 3.0
     events: float = 86400.0

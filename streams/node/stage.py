@@ -31,7 +31,7 @@ class NodeStage:
         self._events = NodeEvents()
         self._liveness = Liveness(self._config.silence)
         self._announcer = NodeAnnouncer()
-        self._loaded = LoadedMinutes()
+        self._loaded = LoadedMinutes() if self._config.loaded_minutes else None
         self._minutes = MinuteSums() if self._config.readings else None
 
     @property
@@ -62,8 +62,9 @@ class NodeStage:
         self._table.forget(oldest)
         self._events.forget(event_time - self._config.events)
         self._announcer.forget(oldest)
+        loaded = [] if self._loaded is None else self._loaded.tick(event_time)
         minutes = [] if self._minutes is None else self._minutes.tick(event_time)
-        return [*found, *self._loaded.tick(event_time), *minutes]
+        return [*found, *loaded, *minutes]
 
     def resume(self, event_time: float) -> None:
         """Count the silence of nodes from ``event_time`` on."""
@@ -71,7 +72,8 @@ class NodeStage:
 
     def _batch(self, records: Sequence[Input]) -> list[Output]:
         samples = self._table.fresh(records)
-        self._loaded.take(list(samples.values()))
+        if samples and self._loaded is not None:
+            self._loaded.take(list(samples.values()))
         if samples and self._minutes is not None:
             self._minutes.take(list(samples.values()))
         found = dict(zip(samples, self._table.update(list(samples.values())), strict=True))

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from slowrank.telemetry import NodeEvent, Suspicion
+from slowrank.telemetry import LoadedMinute, NodeEvent, Suspicion
 from streams.config.settings import Tuning
 from streams.config.stages import job_stage, node_stage
 from streams.config.toml_file import tuning_of
 from streams.files.replay import final_versions, findings_of
+from streams.node.loaded_minutes import LoadedMinutes
 from streams.pipeline import local_pipeline
 from tests.streams import traffic
 
@@ -120,6 +121,25 @@ def test_level_changes_that_are_off_are_not_looked_for(monkeypatch):
     assert levels
     monkeypatch.setattr("streams.node.detectors.level_changes.LevelChanges", None)
     assert said(records, off) == ([], [s for s in everything if s not in levels])
+
+
+@pytest.mark.parametrize(
+    ("tables", "minutes"),
+    [
+        ({}, 3),
+        ({"detectors": {"node_clocks": {"mode": "off"}}}, 0),
+        ({"clusters": {"c": {"detectors": {"node_clocks": {"mode": "off"}}}}}, 0),
+        ({"detectors": {"node_clocks": {"mode": "shadow"}}}, 3),
+    ],
+)
+def test_clocks_under_load_that_nobody_compares_are_not_read(tables, minutes, monkeypatch):
+    """Where the comparison is off, samples are spared the reading."""
+    read: list[None] = []
+    take = LoadedMinutes.take
+    monkeypatch.setattr(LoadedMinutes, "take", lambda self, samples: read.append(take(self, samples)))
+    _, everything = said(traffic.nodes(count=1, seconds=200, ends=T0), tables)
+    assert sum(isinstance(output, LoadedMinute) for output in everything) == minutes
+    assert bool(read) == bool(minutes)
 
 
 @pytest.mark.parametrize(

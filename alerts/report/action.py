@@ -35,8 +35,8 @@ def action(
     """Return the next step for the likeliest cause; what holds a whole job back is weighed by ``advice``.
 
     First what is done first, then what may be done instead. ``where`` names what to look at, if that is not
-    all of the subject; ``pages`` is that the finding does, ``again`` that it has come back: then what can be
-    cured without a restart has its node drained as well.
+    all of the subject; ``pages`` is that the finding does, ``again`` that the cause has come back: then
+    what can be cured without a restart has its node drained.
     """
     where = where or place_in_text(subject)
     own, likeliest = kind_of(kind), kind_of(hypothesis)
@@ -60,7 +60,7 @@ def action(
         step = replace(step, commands=_on_node(rule.cure, subject))
     elif step.commands and weighed is not None and not evicts:
         step = _drained(step, subject)
-    elif pages:
+    elif pages or rule.cure is not None:
         step = paging(step, subject, finding_id=finding_id, why=hypothesis)
     if weighed is None:
         return step

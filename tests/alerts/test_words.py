@@ -255,6 +255,7 @@ def test_a_machine_that_has_cost_a_restart_is_drained():
     assert 0 == first < check < later < waits.text.index("When this was")
     assert told("straggler.fail_slow").code == "RUN_DIAG"
     assert told("straggler.fail_slow").advice is None
+    assert told("straggler.fail_slow", again=True) == told("straggler.fail_slow")
     assert told("straggler.intermittent", lost=400.0).code == "WATCH"
 
 
@@ -297,9 +298,10 @@ def test_what_a_command_ends_while_the_job_goes_on_is_not_drained_first(cause, s
     assert first.commands[0].startswith(command)
     assert first.text.index("the job goes on") < first.text.index("Drain")
     assert first.advice is None or first.advice.decision == "wait"
-    back = told("straggler.fail_slow", subject, cause=cause, lost=lost, pages=True, again=True)
-    assert back.text.startswith("Drain gpu-0423")
-    assert back.commands[1] == "kubectl cordon gpu-0423"
+    for kind, pages in (("straggler.fail_slow", True), (cause, False)):
+        back = told(kind, subject, cause=cause, lost=lost, pages=pages, again=True)
+        assert back.text.startswith("Drain gpu-0423")
+        assert back.commands[1] == "kubectl cordon gpu-0423"
     assert told("straggler.fail_slow", NOWHERE, cause=cause, lost=lost).commands == ()
 
 

@@ -306,7 +306,7 @@ def _severity(brief: _Brief) -> Severity:
 
 def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     """Return what to do: what acting is worth is weighed only where a machine surely slows a job."""
-    why, weighed, again = brief.cause.hypothesis, None, brief.case.flaps > 0
+    why, weighed, again = brief.cause.hypothesis, None, _cause_is_back(brief)
     if brief.hurt and brief.sure and brief.subject.type in MACHINES:
         gpus, seconds = max(s.gpus for s in brief.suspicions), brief.case.last_seen_at - brief.case.since
         # While it is over, its cost while it lasted: it may return.
@@ -335,6 +335,12 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     if len(likely) >= 2:
         next_step = replace(next_step, text=f"{next_step.text} {_ONE_OF_THEM[brief.case.made_of_ranks]}")
     return _isolating(next_step, brief, config)
+
+
+def _cause_is_back(brief: _Brief) -> bool:
+    """Return whether the likeliest cause was over and is back: a machine may be slow again for another."""
+    cases = (brief.case, *brief.helpers)
+    return any(case.flaps for case in cases if case.kind == brief.cause.hypothesis)
 
 
 def _isolating(next_step: Action, brief: _Brief, config: FindingConfig) -> Action:

@@ -291,6 +291,31 @@ def of_power(ts, state="raise", *, onset):
     return replace(slow(0, ts=ts, state=state), evidence=(), **named, **at, **vote)
 
 
+def low_clock(ts, state="raise"):
+    """The GPU's clock is below that of the node's others, without a reason."""
+    said = of_power(ts, state, onset=8.0)
+    return replace(said, detector="state.low_clock", kind="clock.low", log_likelihood_ratio=6.0)
+
+
+@pytest.mark.parametrize(
+    ("ended", "drained"),
+    [
+        ([], False),
+        ([of_steps(60, "clear")], False),
+        ([low_clock(60, "clear")], True),
+        ([of_steps(60, "clear"), low_clock(61, "clear")], True),
+    ],
+    ids=["nothing", "its steps", "its clock", "both"],
+)
+def test_a_lock_is_released_until_it_has_come_back(ended, drained):
+    """A machine that is slow once more under the same lock has had nothing released."""
+    *_, found = told([of_steps(10), low_clock(20)], ended, [of_steps(90), low_clock(91)], by=lambda c: c.kind)
+    slow_again = found["straggler.fail_slow"]
+    assert (slow_again.cause.hypothesis, slow_again.status) == ("clock.low", "open")
+    assert (slow_again.action.code == "DRAIN_NODE") == drained
+    assert slow_again.action.commands[0].startswith("scontrol" if drained else "nvidia-smi")
+
+
 def severities(*said):
     """How urgent the finding is after each suspicion."""
     return [found["gpu"].severity for found in told(*([s] for s in said))]

@@ -133,7 +133,7 @@ def slowed_by(one: Case, mates: Collection[Suspect]) -> Evidence:
         detector="tensor_group",
         value=float(len(mates)),
         note=f"ranks {others} of its tensor-parallel group wait for it within their compute_seconds: they "
-        "became slow with it, and their GPUs show nothing",
+        "became slow with it, and no telemetry of their GPUs shows why",
     )
 
 

@@ -402,11 +402,13 @@ def _with(subject: Subject, **changes: str | None) -> Subject:
 
 
 def _numbered(subject: Subject, ranks: Iterable[Case]) -> Subject:
-    """Return a group without coordinates with the ranks that it consists of, which are in a row."""
-    numbers = [case.subject.rank for case in ranks if case.subject.rank is not None]
+    """Return a group without coordinates with the ranks that it consists of: "8-11", or "8,11"."""
+    numbers = sorted(case.subject.rank for case in ranks if case.subject.rank is not None)
     if subject.type != "group" or subject.coords or subject.ranks or not numbers:
         return subject
-    return _with(subject, ranks=f"{min(numbers)}-{max(numbers)}")
+    first, last = numbers[0], numbers[-1]
+    in_a_row = len(numbers) > 1 and numbers == list(range(first, last + 1))
+    return _with(subject, ranks=f"{first}-{last}" if in_a_row else ",".join(map(str, numbers)))
 
 
 def _evidence(suspicions: tuple[Suspicion, ...], subject: Subject) -> tuple[Evidence, ...]:

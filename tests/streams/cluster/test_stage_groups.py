@@ -181,6 +181,16 @@ def test_ranks_that_look_like_a_group_are_one_finding_without_coordinates():
     assert [s.subject.rank for s in found.suspects] == [2, 3]
 
 
+def test_ranks_of_a_group_that_are_in_no_row_are_listed():
+    """A launcher that deals ranks out to the nodes in turn puts ranks 8 and 11 beside each other."""
+    dealt = [
+        msgspec.structs.replace(s, subject=msgspec.structs.replace(s.subject, rank=rank))
+        for s, rank in ((nameless(2), 8), (nameless(3), 11))
+    ]
+    _, versions = run(*dealt)
+    assert story(versions).subject.ranks == "8,11"
+
+
 def test_another_pair_of_the_node_is_no_part_of_a_group_without_coordinates():
     """Nor has it the group's finding, that says no more than which node: its ranks have their own."""
     later = [nameless(rank, 100.0, onset=T0 + 90) for rank in (4, 5)]

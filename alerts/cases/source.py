@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from alerts.config import FindingConfig
-from alerts.kinds import kind_of
+from alerts.kinds import PLANNED, kind_of
 from slowrank.telemetry import Evidence, Suspicion
 
 # Of evidence that was first looked for when its onset was no longer at hand.
 _NO_PAST = "no values of before the onset are at hand"
+
+# The latest announcements of a job that are kept. Chosen: an hour of changes, one a minute.
+MOST_ANNOUNCED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,13 @@ class Source:
 
 
 def source_id(s: Suspicion) -> str:
-    """Return the name of the source within its case: one detector may report a job from many nodes."""
+    """Return the name of the source within its case: one detector may report a job from many nodes.
+
+    Each change that a job announces is a source by itself, as a later one does not take back an earlier; what
+    the nodes of a job announce within a second is one change.
+    """
+    if s.kind == PLANNED:
+        return f"{s.detector}/{s.family}/{math.floor(s.onset)}"
     return f"{s.detector}/{s.family}/{s.subject.node or ''}"
 
 
@@ -51,6 +60,14 @@ def refreshed(before: Source | None, s: Suspicion) -> Source:
     if before is None or not before.active or before.latest.onset != s.onset:
         return Source(s, on_trial=on_trial)
     return replace(before, latest=s, on_trial=on_trial)
+
+
+def latest_announced(sources: Mapping[str, Source]) -> Mapping[str, Source]:
+    """Return the sources with the latest ``MOST_ANNOUNCED`` of the changes that a job announced."""
+    announced = [name for name, source in sources.items() if source.latest.kind == PLANNED]
+    announced.sort(key=lambda name: (sources[name].latest.onset, name))
+    dropped = set(announced[:-MOST_ANNOUNCED])
+    return {name: source for name, source in sources.items() if name not in dropped}
 
 
 def with_first_past(before: Source | None, s: Suspicion, first_seen_at: float) -> Suspicion:

@@ -10,6 +10,7 @@ from alerts.cases.cost.slow_time import SlowTime
 from alerts.cases.lifecycle import transition
 from alerts.cases.source import (
     Source,
+    latest_announced,
     loss_rate,
     new_loss,
     refreshed,
@@ -38,7 +39,8 @@ def update(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | Non
         accrued = _resumed(accrued, s, config)
     before = accrued.sources.get(source_id(s))
     s = with_first_past(before, s, case.first_seen_at)
-    sources = with_confirmed({**accrued.sources, source_id(s): refreshed(before, s)}, s, config)
+    sources = latest_announced({**accrued.sources, source_id(s): refreshed(before, s)})
+    sources = with_confirmed(sources, s, config)
     slows = _hurts(case.kind, sources, case.hurts)
     return replace(
         accrued,

@@ -6,6 +6,7 @@ import pytest
 from alerts.cases.explaining import explaining_key
 from alerts.cases.fold import MAX_CASES, advance, apply
 from alerts.cases.scope import Scope
+from alerts.cases.source import MOST_ANNOUNCED
 from alerts.config import FindingConfig
 from slowrank.telemetry import Subject, Suspicion
 
@@ -193,6 +194,16 @@ def announced(ts, code):
             ],
             225.0,
         ),
+        # The next announcement does not take back the first one.
+        (
+            [
+                announced(100.0, "job.schedule"),
+                told(110.0, SLOW, onset=105.0),
+                announced(190.0, "job.schedule"),
+                *(told(t, SLOW, onset=105.0, state="update") for t in (195.0, 215.0, 225.0)),
+            ],
+            225.0,
+        ),
     ],
 )
 def test_a_rank_that_is_slow_as_other_work_begins_is_found_once_it_stays_so(kind, said, opens_at):
@@ -203,6 +214,41 @@ def test_a_rank_that_is_slow_as_other_work_begins_is_found_once_it_stays_so(kind
         if opened is None and any(c.kind == kind and c.status == "open" for c in scope.cases.values()):
             opened = s.ts - T0
     assert opened == opens_at
+
+
+def declared(ts, node):
+    subject = Subject(type="node", cluster="c", node=node, job_id="j")
+    return msgspec.structs.replace(announced(ts, "job.schedule"), subject=subject)
+
+
+def test_what_a_job_announces_is_kept_apart_and_bounded():
+    """The nodes of a job announce one change within a second; of many changes the latest are kept."""
+
+    def kept(*suspicions):
+        scope = Scope()
+        for s in suspicions:
+            scope = apply(scope, [s], CONFIG)
+        (case,) = scope.cases.values()
+        return sorted(s.onset - T0 for s in case.suspicions())
+
+    assert kept(declared(10.25, "n1"), declared(10.5, "n2"), declared(100.0, "n1")) == [10.5, 100.0]
+    times = [float(t) for t in range(0, 6000, 60)]
+    assert kept(*(declared(t, "n1") for t in times)) == times[-MOST_ANNOUNCED:]
+
+
+LOSS = "training.loss_anomaly"
+
+
+@pytest.mark.parametrize("next_at", [None, 190.0])
+def test_a_change_that_a_job_announces_excuses_its_loss_also_after_the_next(next_at):
+    """What began with a restart is by plan, also where it shows after the next one."""
+    said = [announced(100.0, "job.restart"), told(200.0, LOSS, onset=100.0)]
+    if next_at is not None:
+        said.insert(1, announced(next_at, "job.restart"))
+    scope = Scope()
+    for s in said:
+        scope = apply(scope, [s], CONFIG)
+    assert [case.by_plan for case in scope.cases.values() if case.kind == LOSS] == [True]
 
 
 ERRORS, DOWN = "link.nic_errors", "link.nic_flap"

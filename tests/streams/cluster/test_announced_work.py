@@ -4,8 +4,11 @@ import itertools
 
 import pytest
 
+from alerts.cases.ending import ASIDE_SECONDS
+from alerts.cases.source import MOST_ANNOUNCED
 from alerts.finding import Finding
 from slowrank.telemetry import Subject, Suspicion
+from streams.cluster import announced_work
 from streams.cluster.announced_work import AnnouncedWork
 from streams.cluster.stage import FindingStage
 from streams.runtime.snapshots.state_codec import dumps, loads
@@ -56,6 +59,52 @@ def test_a_rank_of_any_node_that_warms_up_is_no_finding(order):
 
 def test_a_rank_that_stays_slow_is_found_with_the_next_report():
     assert opened(ANNOUNCED, said(110.0), said(140.0), said(230.0)) == [("straggler.fail_slow", 230.0)]
+
+
+def schedule(ts, node="n0"):
+    return said(ts, kind="job.planned", node=node, detector="job.schedule", onset=ts)
+
+
+def reached(work, node="n3"):
+    """Return the announcements that reach a node that is slow next, as seconds."""
+    return sorted(s.onset - T0 for _, s in work.meet(said(1000.0, node=node)))
+
+
+MANY = [schedule(float(t)) for t in range(100, 900, 10)]
+
+
+@pytest.mark.parametrize(
+    ("announced", "expected"),
+    [
+        ([schedule(100.0), *[schedule(200.0)] * 100], [100.0, 200.0]),
+        ([schedule(200.0), schedule(100.0), schedule(200.0)], [100.0, 200.0]),
+        ([schedule(100.0 + i / 128, f"n{i}") for i in range(65)], [100.5]),
+        (MANY, [s.onset - T0 for s in MANY[-MOST_ANNOUNCED:]]),
+        (MANY[::-1], [s.onset - T0 for s in MANY[-MOST_ANNOUNCED:]]),
+    ],
+)
+def test_the_latest_announcements_are_kept_whenever_and_how_often_they_come(announced, expected):
+    work = AnnouncedWork()
+    for s in announced:
+        list(work.meet(s))
+    assert reached(work) == expected
+
+
+def test_an_old_announcement_is_forgotten_beside_a_recent_one():
+    work = AnnouncedWork()
+    for s in (schedule(100.0), schedule(900.0)):
+        list(work.meet(s))
+    work.forget(T0 + 100.0 + ASIDE_SECONDS)
+    assert reached(work) == [900.0]
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_the_latest_scopes_of_a_job_are_kept(step, monkeypatch):
+    monkeypatch.setattr(announced_work, "_MOST_SCOPES", 2)
+    work = AnnouncedWork()
+    for ts in (10.0, 20.0, 30.0)[::step]:
+        list(work.meet(said(ts, node=f"n{ts:.0f}")))
+    assert sorted(scope for scope, _ in work.meet(schedule(40.0))) == ["c/node/n20", "c/node/n30"]
 
 
 def test_announcements_reach_each_scope_once_and_are_forgotten():

@@ -12,9 +12,11 @@ makes ranks slow by turns makes them about as slow: spells by less than half of 
 nothing of it.
 
 An expert that stays popular makes spells of minutes, each of which would pass for a fault that has ended. Of
-a rank that is the next of those, work remains an explanation (``by_turns``); it is reported no later.
+a rank that is the next of those, each of which began when the one before was over, work remains an
+explanation (``by_turns``); it is reported no later.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,10 +32,11 @@ Floats = npt.NDArray[np.float64]
 # Chosen: steps for which a spell that has ended counts.
 WINDOW = 500
 
-# Chosen: steps up to which it is a spell; a rank slow for longer had a fault.
+# Chosen: steps up to which a spell makes the next rank wait; a longer one may have been a fault.
 SHORT = 50
 
-# Chosen: steps for which a longer one counts: as positions of work do (``shared_work``).
+# Chosen: steps up to which a longer one may be work, which stays popular for minutes, and for which it counts
+# when it is over: as positions of work do (``shared_work``).
 LONG_WINDOW = 1000
 
 # Chosen: so many different causes, one after the other, are a rotation; two may be two faults.
@@ -51,7 +54,8 @@ _STILL = 0.5
 # Chosen, of what a rank is slow by: spells of others that are of its kind.
 _ALIKE = 0.5
 
-# Chosen: steps between the first steps of spells that have one cause, as they are dated.
+# Chosen: steps by which the first steps of spells that have one cause are dated apart, and by which one that
+# follows another is dated too early.
 _TOGETHER = 5
 
 # Chosen: a rank in a thousand windows, over all ranks (``intermittence``).
@@ -106,7 +110,8 @@ class RotatingSlowness:
             if spell.over >= OVER:
                 del self._standing[rank]
                 ended = _Spell(rank, spell.began, step - OVER + 1, spell.least / _STILL)
-                (self._ended if ended.steps <= SHORT else self._lingered).append(ended)
+                if ended.steps <= LONG_WINDOW:
+                    (self._ended if ended.steps <= SHORT else self._lingered).append(ended)
         for spells, window in ((self._ended, WINDOW), (self._lingered, LONG_WINDOW)):
             while spells and spells[0].ended < step - window:
                 spells.popleft()
@@ -137,11 +142,14 @@ class RotatingSlowness:
         return TIMES_LONGEST * max(spell.steps for cause in foreign for spell in cause)
 
     def by_turns(self, rank: int, *, size: float, steps: int) -> bool:
-        """Return whether ``rank``, slow by ``size`` (log ratio) for ``steps``, may be the next of a rotation
-        of spells of any length: ``ROUND`` - 1 other causes made ranks about as slow, one after the other, and
-        have ended by themselves, and it is slow for no longer than ``TIMES_LONGEST`` times the longest."""
+        """Return whether ``rank``, slow by ``size`` (log ratio) for ``steps``, may be the next of a rotation.
+
+        So it may be where ``ROUND`` - 1 other causes made ranks about as slow for ``LONG_WINDOW`` steps at
+        most, one after the other, and have ended by themselves, and it is slow for no longer than
+        ``TIMES_LONGEST`` times the longest.
+        """
         alike = [s for s in (*self._ended, *self._lingered) if _ALIKE * size <= s.size <= size / _ALIKE]
-        foreign = [cause for cause in _causes(alike) if all(spell.rank != rank for spell in cause)]
+        foreign = _in_turn(cause for cause in _causes(alike) if all(spell.rank != rank for spell in cause))
         if len(foreign) < ROUND - 1:
             return False
         return steps <= TIMES_LONGEST * max(spell.steps for cause in foreign for spell in cause)
@@ -170,3 +178,18 @@ def _causes(spells: Iterable[_Spell]) -> list[list[_Spell]]:
             new.append(cause)
         seen |= ranks
     return new
+
+
+def _in_turn(causes: Iterable[list[_Spell]]) -> list[list[_Spell]]:
+    """Return as many of the causes as there are of which each began when the one before had ended."""
+    chosen: list[list[_Spell]] = []
+    over = -math.inf
+    for cause in sorted(causes, key=_ended):
+        if min(spell.began for spell in cause) >= over - _TOGETHER:
+            chosen.append(cause)
+            over = _ended(cause)
+    return chosen
+
+
+def _ended(cause: list[_Spell]) -> int:
+    return max(spell.ended for spell in cause)

@@ -117,6 +117,15 @@ def test_spells_by_less_than_half_say_nothing_of_a_slower_rank():
         # It is slow for longer than work stayed anywhere.
         ([(0, 0, 100), (1, 150, 120)], 0.3, 240, True),
         ([(0, 0, 100), (1, 150, 120)], 0.3, 241, False),
+        # They were slow mostly at once; the next one may be dated some steps early.
+        ([(0, 0, 100), (1, 30, 120)], 0.3, 50, False),
+        ([(0, 0, 100), (1, 97, 120)], 0.3, 50, True),
+        # Of three of which one lasted beside the others, these two came in turn.
+        ([(0, 0, 250), (1, 10, 60), (2, 80, 60)], 0.3, 50, True),
+        ([(0, 0, 250), (1, 10, 60), (2, 80, 60)], 0.3, 121, False),
+        # Work stays popular for minutes: who is slow for longer had a fault.
+        ([(0, 0, LONG_WINDOW), (1, LONG_WINDOW, 100)], 0.3, 50, True),
+        ([(0, 0, LONG_WINDOW + 1), (1, LONG_WINDOW + 10, 100)], 0.3, 50, False),
     ],
 )
 def test_a_rank_that_is_the_next_of_long_spells_may_have_work_that_moves(spells, size, steps, expected):

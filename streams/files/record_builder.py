@@ -1,7 +1,8 @@
 """Builds records in order of event time from the rows of files, independent of how rows are split into files.
 
 Step rows of one node and one second make a record, and so do the sample rows of one round of readings of a
-node: those of one time stamp, and of following ones that repeat no series and are close to the first.
+node: those of one time stamp, and of following ones that repeat no series, come from the same job and sender,
+and begin within most of the time after which series repeat.
 """
 
 import itertools
@@ -10,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -50,9 +52,15 @@ _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
 _LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSING}
 _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
 
-# So close are sample rows of a node that belong to one round of readings, as tools that read device by device
-# write it. Chosen: nearer to this round than to the next, as rounds are a second or more apart.
-_ROUND_SECONDS = 0.5
+# Share of the usual time between two readings of a series that one round takes at most. Chosen: reading GPU
+# by GPU may take most of it; what comes later is nearer to the next round.
+_ROUND = 0.8
+# The longest round where no series is read twice. Chosen: tools that read so seldom have milliseconds between
+# devices.
+_ONLY_ROUND_SECONDS = 0.5
+
+# What a row says of where its record comes from.
+_SENDER = ("job_id", "boot_id", "seq")
 
 # Rows over 1, and their share, from which on a metric is taken for a percentage. Chosen: single wrong values
 # say nothing of the others.
@@ -60,6 +68,9 @@ _PERCENTAGES, _PERCENTAGES_SHARE = 10, 0.01
 
 # Examples of rows that are set aside for one reason. Chosen: those of all reasons fit on a screen.
 MOST_EXAMPLES = 4
+
+_Series = tuple[str, str]
+"""Metric and instance."""
 
 # Order of records with equal times, independent of the order in the files.
 _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
@@ -322,15 +333,19 @@ class _Samples:
 
     def _rounds(self) -> Iterator[tuple[tuple[float, str, str], list[Row]]]:
         """Yield the rows of each round, in order of cluster, node and time, with the time of the last."""
-        for _, keys in itertools.groupby(sorted(self._ticks, key=_node_first), key=lambda key: key[1:]):
-            last, *later = keys
-            began, rows, read = last[0], self._ticks[last], _series(self._ticks[last])
-            for key in later:
-                more = _series(self._ticks[key])
-                if key[0] - began >= _ROUND_SECONDS or not read.isdisjoint(more):
+        for _, group in itertools.groupby(sorted(self._ticks, key=_node_first), key=lambda key: key[1:]):
+            keys = list(group)
+            read = [_series(self._ticks[key]) for key in keys]
+            longest = _longest_round([key[0] for key in keys], read)
+            last, began, rows = keys[0], keys[0][0], list[Row]()
+            seen, sender = set[_Series](), dict[str, set[str]]()
+            for key, series in zip(keys, read, strict=True):
+                own = _sender(self._ticks[key])
+                differs = any(name in sender and sender[name] != values for name, values in own.items())
+                if key[0] - began >= longest or differs or not seen.isdisjoint(series):
                     yield last, rows
-                    began, rows, read = key[0], [], set()
-                last, rows, read = key, [*rows, *self._ticks[key]], read | more
+                    began, rows, seen, sender = key[0], [], set(), {}
+                last, rows, seen, sender = key, [*rows, *self._ticks[key]], seen | series, sender | own
             yield last, rows
 
     def _set_percentages_aside(self, found: Read) -> None:
@@ -356,8 +371,31 @@ def _node_first(key: tuple[float, str, str]) -> tuple[str, str, float]:
     return cluster, node, ts
 
 
-def _series(rows: Iterable[Row]) -> set[tuple[str, str]]:
+def _series(rows: Iterable[Row]) -> set[_Series]:
     return {(row["metric"], str(row.get("instance", ""))) for row in rows}
+
+
+def _sender(rows: Iterable[Row]) -> dict[str, set[str]]:
+    """Return what the rows say of their job, boot and record, and the labels of their node."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        for name in _SENDER:
+            if row.get(name) not in (None, ""):
+                found[name].add(str(row[name]))
+        for name, value in _labels(row):
+            found[f"labels.{name}"].add(value)
+    return dict(found)
+
+
+def _longest_round(times: Sequence[float], read: Iterable[set[_Series]]) -> float:
+    """Return the seconds that a round takes at most; ``read``: the series that were read at each of the
+    ``times``."""
+    last: dict[_Series, float] = {}
+    between: list[float] = []
+    for ts, series in zip(times, read, strict=True):
+        between += [ts - last[one] for one in series & last.keys()]
+        last |= dict.fromkeys(series, ts)
+    return _ROUND * median(between) if between else _ONLY_ROUND_SECONDS
 
 
 def _pieces(cuts: list[int]) -> Iterator[tuple[int, int]]:

@@ -184,8 +184,15 @@ def test_mistakes_that_differ_are_all_shown(tmp_path):
         ([(5.0, "0"), (5.003, "1"), (10.0, "1"), (10.012, "0")], [(5.003, "01"), (10.012, "01")]),
         # The same GPU again is the next round, however soon.
         ([(5.0, "0"), (5.1, "1"), (5.2, "0"), (5.3, "1")], [(5.1, "01"), (5.3, "01")]),
-        # What follows later, by half a second or more after the first, is no part of the round.
-        ([(5.0, "0"), (5.3, "1"), (5.5, "2"), (6.5, "0")], [(5.3, "01"), (5.5, "2"), (6.5, "0")]),
+        # Reading takes most of an interval.
+        (
+            [(s + 0.2 * gpu, str(gpu)) for s in (5.0, 6.0, 7.0) for gpu in range(4)],
+            [(5.6, "0123"), (6.6, "0123"), (7.6, "0123")],
+        ),
+        # What comes later than 0.8 of it is no part of the round.
+        ([(5.0, "0"), (5.75, "1"), (5.875, "2"), (6.0, "0")], [(5.75, "01"), (6.0, "02")]),
+        # So it is by half a second where nothing is read twice.
+        ([(5.0, "0"), (5.3, "1"), (5.5, "2")], [(5.3, "01"), (5.5, "2")]),
     ],
 )
 def test_readings_of_one_round_are_one_record(tmp_path, read, expected):
@@ -205,6 +212,26 @@ def test_readings_of_one_round_are_one_record(tmp_path, read, expected):
     assert (found.rows, dict(found.bad)) == (len(read), {})
     samples = [(r.ts, sorted(row["instance"] for row in rows(r))) for r in found.records]
     assert samples == [(ts, list(gpus)) for ts, gpus in expected]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "records"),
+    [
+        ({"job_id": "a"}, {"job_id": "a"}, 1),
+        ({"job_id": "a"}, {}, 1),
+        ({"labels": {"rack": "r1"}}, {"labels": {"switch": "s1"}}, 1),
+        ({"job_id": "a"}, {"job_id": "b"}, 2),
+        ({"boot_id": "a"}, {"boot_id": "b"}, 2),
+        ({"seq": 1}, {"seq": 2}, 2),
+        ({"labels": {"rack": "r1"}}, {"labels": {"rack": "r2"}}, 2),
+    ],
+)
+def test_a_round_is_of_one_job_and_sender(tmp_path, first, second, records):
+    """The job of one reading is that of all GPUs of its record; not every row needs to repeat it."""
+    row = {"kind": "sample", "node": "n", "metric": "gpu.power_watts", "value": 300.0}
+    times = [first | {"ts": 5.0, "instance": "0"}, second | {"ts": 5.1, "instance": "1"}]
+    found = read_records([write(tmp_path / "s.ndjson", *(row | given for given in times))])
+    assert len(found.records) == records
 
 
 def test_an_unknown_metric_is_set_aside_with_the_nearest_known_one(tmp_path):

@@ -1,4 +1,4 @@
-"""How far the clock of a node is off, as its samples tell."""
+"""How far the clock of a node is off, as its samples report."""
 
 import struct
 
@@ -14,12 +14,19 @@ SKEW_SECONDS = 0.5
 BELIEVED_SECONDS = 86_400.0
 
 
-def clock_error(sample: NodeSample) -> float:
-    """Return the seconds by which ``ts`` is ahead of the cluster's clock; 0 where not measured or negligible,
-    or put right already.
+def measured_error(sample: NodeSample) -> float | None:
+    """Return the seconds by which ``ts`` is ahead of the cluster's clock, 0 where negligible; None where the
+    sample does not measure it, or ``ts`` was put right already.
     """
     if not sample.host or sample.rx_hint is not None:
-        return 0.0
+        return None
     # With one host, the offset of a column is the offset of its only value.
     (offset,) = struct.unpack_from("<f", sample.host, SAMPLE_SCHEMAS[sample.schema].host.offsets[OFFSET][0])
-    return offset if SKEW_SECONDS < abs(offset) <= BELIEVED_SECONDS else 0.0
+    if not abs(offset) <= BELIEVED_SECONDS:
+        return None
+    return offset if abs(offset) > SKEW_SECONDS else 0.0
+
+
+def clock_error(sample: NodeSample) -> float:
+    """Return the seconds by which ``ts`` is ahead of the cluster's clock, 0 also where that is not known."""
+    return measured_error(sample) or 0.0

@@ -12,7 +12,7 @@ one clock, end their steps far apart: they are not in step. Records of a file ar
 and a node that is a minute off would seem to lag by as many steps.
 
 Samples and events of a node follow its steps. Where these show nothing, they follow the offset that its own
-samples tell.
+samples report.
 """
 
 from bisect import bisect_right
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from slowrank.telemetry import JobSteps, NodeSample, Record
-from streams.clock_error import clock_error
+from streams.clock_error import clock_error, measured_error
 from streams.columns import FloatArray
 
 Ints = npt.NDArray[np.int64]
@@ -86,14 +86,15 @@ def _ahead_in_run(node: Ints, step: Ints, ts: FloatArray) -> Iterator[tuple[int,
 def in_cluster_time(records: Sequence[Record], ahead: Mapping[Node, float]) -> list[Record]:
     """Return the records dated by the cluster's clock, each corrected once; step rows are already.
 
-    ``ahead`` is what steps show. Samples of other nodes move by the offset that they tell, and events by that
-    of the node's last sample before them. A sample that tells one keeps it, for the finding about the clock.
+    ``ahead`` is what steps show. Samples and events of other nodes move by the offset that the node reported
+    last, those before its first report by that one. A sample that reports one keeps it, for the finding about
+    the clock.
     """
-    told = _Told(records, ahead.keys())
+    reported = _Reported(records, ahead.keys())
     moved: list[Record] = []
     for record in records:
         node = (record.cluster, record.node)
-        seconds = 0.0 if isinstance(record, JobSteps) else ahead.get(node, told.seconds(node, record.ts))
+        seconds = 0.0 if isinstance(record, JobSteps) else ahead.get(node, reported.seconds(node, record.ts))
         if isinstance(record, NodeSample) and clock_error(record):
             record = replace(record, ts=record.ts - seconds, rx_hint=record.ts - seconds)
         elif seconds:
@@ -102,21 +103,24 @@ def in_cluster_time(records: Sequence[Record], ahead: Mapping[Node, float]) -> l
     return moved
 
 
-class _Told:
-    """What the samples of each node tell of its clock, but for the nodes ``known`` by their steps."""
+class _Reported:
+    """What the samples of each node report of its clock, but for the nodes ``known`` by their steps."""
 
     def __init__(self, records: Iterable[Record], known: Collection[Node]) -> None:
         self._times: defaultdict[Node, list[float]] = defaultdict(list)
         self._errors: defaultdict[Node, list[float]] = defaultdict(list)
         samples = [r for r in records if isinstance(r, NodeSample) and (r.cluster, r.node) not in known]
         for sample in sorted(samples, key=lambda s: s.ts):
-            self._times[sample.cluster, sample.node].append(sample.ts)
-            self._errors[sample.cluster, sample.node].append(clock_error(sample))
+            error = measured_error(sample)
+            if error is not None:
+                self._times[sample.cluster, sample.node].append(sample.ts)
+                self._errors[sample.cluster, sample.node].append(error)
 
     def seconds(self, node: Node, ts: float) -> float:
         """Return how far the clock of ``node`` was ahead as it showed ``ts``."""
-        at = bisect_right(self._times.get(node, []), ts)
-        return self._errors[node][at - 1] if at else 0.0
+        if node not in self._times:
+            return 0.0
+        return self._errors[node][max(0, bisect_right(self._times[node], ts) - 1)]
 
 
 def sentences(ahead: Mapping[str, float], jobs: Iterable[Collection[str]]) -> Iterator[str]:

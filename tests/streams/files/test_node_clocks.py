@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from slowrank.telemetry import NodeSample
 from streams.files.node_clocks import clocks_ahead, sentences
 from streams.files.record_builder import read_records
 from streams.files.replay import final_versions, findings_of
@@ -102,7 +103,7 @@ def test_records_of_a_node_that_is_a_minute_off_are_in_the_order_of_the_others(t
 
 
 def with_offset(path, *, ahead, steps=True):
-    """Write 200 s of four nodes a second; n2, whose clock is ``ahead``, tells so in its samples."""
+    """Write 200 s of four nodes a second; n2, whose clock is ``ahead``, reports so in its samples."""
     lines = []
     for s, n in ((s, n) for s in range(200) for n in range(4)):
         off = ahead if n == 2 else 0.0
@@ -118,7 +119,7 @@ def with_offset(path, *, ahead, steps=True):
 
 @pytest.mark.parametrize("steps", [True, False], ids=["with steps", "samples alone"])
 @pytest.mark.parametrize("ahead", [20.0, -20.0])
-def test_a_clock_that_samples_tell_too_is_put_right_once(tmp_path, ahead, steps):
+def test_a_clock_that_samples_report_too_is_put_right_once(tmp_path, ahead, steps):
     """Its samples and events are with those of the others; the only finding is about the clock."""
     read = with_offset(tmp_path / "a.ndjson", ahead=ahead, steps=steps)
 
@@ -129,6 +130,28 @@ def test_a_clock_that_samples_tell_too_is_put_right_once(tmp_path, ahead, steps)
         f.kind for f in final_versions(findings_of(read.records, local_pipeline())) if f.kind != "host.oom"
     ]
     assert kinds == ["host.clock_skew"]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "moved"),
+    [
+        # A sample that measures no offset follows the last that did, before the first one that.
+        ({9.0: 30.0, 69.0: 30.0}, [30.0] * 10),
+        ({9.0: 30.0, 69.0: 0.0}, [30.0] * 7 + [0.0] * 3),
+        ({9.0: 0.1}, [0.0] * 10),
+        ({}, [0.0] * 10),
+    ],
+)
+def test_samples_without_an_offset_follow_the_one_reported_last(tmp_path, offsets, moved):
+    """A tool that reads GPUs and one that reads the host write rows of their own."""
+    gpus = [(10.0 * i, "gpu.power_watts", {"instance": "0", "value": 300.0}) for i in range(10)]
+    host = [(at, "host.clock_offset_seconds", {"value": offset}) for at, offset in offsets.items()]
+    lines = [{"kind": "sample", "ts": T0 + at, "node": "n", "metric": m, **value}
+            for at, m, value in (*gpus, *host)]  # fmt: skip
+    path = tmp_path / "s.ndjson"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    times = [r.ts - T0 for r in read_records([path]).records if isinstance(r, NodeSample) and r.gpu_ids]
+    assert times == sorted(10.0 * i - seconds for i, seconds in enumerate(moved))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Measurements become one record of a node and round, however senders divide and delay them."""
 
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -236,6 +237,34 @@ def test_what_waits_is_counted():
     assert made.waiting == sum(len(node.waiting) for node in made._nodes.values()) == 4
     made._forget(NOW + 4000)
     assert made.waiting == 0
+
+
+class Scanned(dict[Any, Any]):
+    """Counts how often it is read from one end to the other."""
+
+    scans = 0
+
+    def __iter__(self):
+        self.scans += 1
+        return super().__iter__()
+
+    def values(self):
+        self.scans += 1
+        return super().values()
+
+
+@pytest.mark.parametrize("count", [3, 60])
+def test_a_node_that_catches_up_is_read_once_for_all_its_rounds(count):
+    """Other senders wait meanwhile."""
+    made = Ticks()
+    for n in range(count):
+        made.add([power(NOW - 900 + 15 * n, gpu=str(g)) for g in range(8)], SENDER, NOW)
+    (node,) = made._nodes.values()
+    node.waiting = waiting = Scanned(node.waiting)
+    records, _ = made.ready(NOW + 10)
+    assert [record.ts - NOW + 900 for record in records] == [15.0 * n for n in range(count - 1)]
+    assert made.waiting == 8
+    assert waiting.scans <= 2
 
 
 def test_nodes_that_were_named_once_make_room_within_minutes(monkeypatch):

@@ -27,7 +27,6 @@ READ_BY_NO_DETECTOR = {
     "exporter.spool_bytes",
     "exporter.spool_dropped_total",
     "exporter.step_rows_dropped_total",
-    "gpu.clock.sm_max_hz",
     "gpu.xid_events_total",
     "host.cpu_count",
     "host.major_page_faults_total",

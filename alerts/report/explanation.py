@@ -9,10 +9,10 @@ from typing import Any
 
 from alerts.config import FindingConfig
 from alerts.harm import IMPACT
+from alerts.kind import Standing
 from alerts.kinds import kind_of
 from alerts.reasoning.fusion import LEAST_PEERS, MENTIONED_ABOVE
 from alerts.report.quantity import deviation, quantity, unit_of
-from alerts.report.share import cause_share
 from alerts.report.title import place_in_text
 from slowrank.telemetry.records import Subject
 
@@ -22,6 +22,17 @@ _HARDWARE = ("gpu.", "nic.", "host.", "xid.")
 _DEFAULTS = FindingConfig()
 
 Document = Mapping[str, Any]
+
+
+def cause_share(cause: Mapping[str, Any]) -> float | None:
+    """Return the share of a cause of ``finding.v1`` among its hypotheses.
+
+    None where a symptom stands alone: all of nothing. It explains nothing by itself, whether telemetry that
+    would show a cause was looked at or never sent.
+    """
+    share = float(cause.get("confidence") or 0.0)
+    alone = share >= 1.0 and kind_of(str(cause.get("hypothesis"))).standing is Standing.SYMPTOM
+    return None if alone else share
 
 
 @dataclass(frozen=True, slots=True)

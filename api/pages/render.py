@@ -12,8 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from alerts.kinds import cause_name
+from alerts.report.explanation import cause_share
 from alerts.report.quantity import amount, counted, deviation, quantity
-from alerts.report.share import cause_share
 from api.pages import formats
 from api.pages.assets import address
 from slowrank import __version__

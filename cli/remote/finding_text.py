@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from alerts.kinds import cause_name
+from alerts.report.explanation import cause_share
 from alerts.report.quantity import amount, quantity, unit_of
-from alerts.report.share import cause_share
 from alerts.report.spark import plots
 from cli.admin.colour import by_severity
 from cli.admin.tables import ago

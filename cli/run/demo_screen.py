@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from alerts.kinds import cause_name
-from alerts.report.share import cause_share
+from alerts.report.explanation import cause_share
 from cli.remote.client import printable
 from slowrank import __version__
 

@@ -29,7 +29,7 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``ts`` is the event time in Unix seconds; ``(node, boot_id, seq)`` identifies the record, also when it is
     sent twice. ``rx_hint`` is the same time by the cluster's clock, where a reader has put ``ts`` right by
-    what the sample tells of the node's clock. ``gpu_ids`` and ``nic_ids`` name the instances of the columns
+    what the sample reports of the node's clock. ``gpu_ids`` and ``nic_ids`` name the instances of the columns
     in ``gpu`` and ``nic`` (GPU index as text, ``device/port``); ``host`` has one instance. ``row_bytes``
     (bytes of one instance in ``gpu``, ``nic``, ``host``) is sent from schema 2 on, for readers with an older
     schema.

@@ -57,7 +57,7 @@ AWAITED_SECONDS = 7.0
 # record a second).
 _UNHEARD_SECONDS = 5.0
 
-# Beginnings of the detectors that read what a machine says of itself: its logs and counters.
+# Beginnings of the detectors that read the logs and counters of a machine.
 _OF_MACHINE = ("event.", "counter.")
 
 # Time between two clean-ups, and without a report after which a job without cases is forgotten (chosen:

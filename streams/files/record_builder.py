@@ -59,7 +59,7 @@ _ROUND = 0.8
 # devices.
 _ONLY_ROUND_SECONDS = 0.5
 
-# What a row says of where its record comes from.
+# Fields of a row that name the source of its record.
 _SENDER = ("job_id", "boot_id", "seq")
 
 # Rows over 1, and their share, from which on a metric is taken for a percentage. Chosen: single wrong values

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from alerts.report.explanation import explanation, text_of
+from alerts.report.explanation import cause_share, explanation, text_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "expected"
 BARE = {
@@ -116,3 +116,19 @@ def test_places_begin_with_a_small_letter_in_sentences():
     assert "Suspect: rank 3 of job j (50%)." in sections[0].lines
     (first, *_) = explanation(BARE | {"subject": unnamed, "evidence": [TIMING]})
     assert first.title == "Why the likely machine of ranks 8-15 of job j"
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "confidence", "expected"),
+    [
+        ("straggler.fail_slow", 1.0, None),
+        ("straggler.fail_slow", 0.73, 0.73),
+        ("straggler.intermittent", 1.0, None),
+        ("throttle.thermal", 1.0, 1.0),
+        ("host.cpu_contention", 1.0, 1.0),
+        ("xid.79", 1.0, 1.0),
+    ],
+)
+def test_a_symptom_alone_has_no_share(hypothesis, confidence, expected):
+    """Nothing that could explain it was seen, perhaps because nothing was sent."""
+    assert cause_share({"hypothesis": hypothesis, "confidence": confidence}) == expected

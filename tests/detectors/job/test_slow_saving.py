@@ -1,4 +1,4 @@
-"""Saving that has become slow for all ranks of a job: when it is told, and which saves are as usual."""
+"""Saving that has become slow for all ranks of a job: when it is found, and which saves are as usual."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ EVERY, RANKS = 60.0, 8
 
 
 def told(saves):
-    """Feed the seconds of each save, of all ranks or of each; return at which it is told, and what last."""
+    """Feed the seconds of each save, of all ranks or of each; return at which it is found, and what last."""
     watch, found = SlowSaving(), []
     for number, seconds in enumerate(saves):
         watch.update(np.zeros(RANKS), ended=EVERY * number - 1.0, step_seconds=1.0)

@@ -209,7 +209,7 @@ def test_a_wait_for_data_of_most_ranks_is_the_jobs_and_of_fewer_their_own(first)
 
 @pytest.mark.parametrize(("first", "why"), [(6, "data.shared"), (8, "data"), (10, "data")])
 def test_a_wait_for_data_of_half_of_the_machines_is_the_jobs(first, why):
-    """Of eight, four: nobody shows which half is as usual; fewer are told as machines that share a cause."""
+    """Of eight, four: nobody shows which half is as usual; fewer are machines that share a cause."""
     findings = run(dataclasses.replace(waiting(0.5, first=first), ranks_per_node=2))
     told = [list(s.hypotheses) for s in job_level(findings) if s.state == "raise"]
     named = {s.subject.rank for s in findings if s.subject.rank is not None}

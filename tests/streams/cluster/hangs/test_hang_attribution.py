@@ -387,7 +387,7 @@ def test_a_job_that_goes_on_confirms_no_process_that_was_killed():
     ids=["since the stop", "some time since the last round"],
 )
 def test_a_task_that_is_blocked_since_its_job_stops_explains_it(blocked):
-    """The kernel tells of it minutes later; then the hang ends as a finding of its own."""
+    """The kernel logs it minutes later; then the hang ends as a finding of its own."""
     versions = run(*announced(), *hang(), blocked, until=400)
     hung = [("opened", "hang.job"), ("opened", "host.hung_task"), ("resolved", "hang.job")]
     assert told(versions) == hung

@@ -1,4 +1,4 @@
-"""Slow saving of a job, from its rows to what is told."""
+"""Slow saving of a job, from its rows to what is reported."""
 
 import pytest
 

@@ -31,19 +31,21 @@ def collectors(
     *,
     scrape: Sequence[str] = (),
     nccl: Sequence[str] = (),
+    node: str = "",
 ) -> list[Collector]:
     """Return all collectors.
 
     ``listen`` are the addresses for the training hook, ``scrape`` URLs of metrics, ``nccl`` the folders of
-    NCCL Inspector. While the file ``release`` requests it, no GPU device is held open; with None they always
-    are. Raises ``OSError`` when an address cannot be bound.
+    NCCL Inspector, whose files ``node`` may name as well as the host's name. While the file ``release``
+    requests it, no GPU device is held open; with None they always are. Raises ``OSError`` when an address
+    cannot be bound.
     """
     nvml = NvmlCollector() if release is None else NvmlCollector(released=partial(released, release))
     return [
         StepsCollector(listen, nvml.gpu_uuids),
         # Before the collectors that read the same columns themselves, and take precedence.
         ScrapeCollector(scrape),
-        NcclCollector(nccl),
+        NcclCollector(nccl, [node]),
         nvml,
         HostCollector(),
         TcpDelayCollector(),

@@ -257,6 +257,7 @@ def host_telemetry(stack: LocalStack, *, listen: Sequence[str], rack: str | None
             settings.exporter_release_file,
             scrape=settings.scrape_urls(),
             nccl=settings.nccl_folders(),
+            node=node,
         ),
     )
     schedule = Schedule(node, settings.exporter_interval_seconds)

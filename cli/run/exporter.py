@@ -195,6 +195,7 @@ def _exporter(settings: "Settings") -> "Exporter":
             settings.exporter_release_file,
             scrape=settings.scrape_urls(),
             nccl=settings.nccl_folders(),
+            node=_node(settings),
         )
     except OSError as error:
         raise _refused(

@@ -1,6 +1,7 @@
 """Step rows from the files of NCCL Inspector, for jobs without the training hook."""
 
 import logging
+import socket
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,10 @@ import msgspec
 
 from exporters.collector import Columns, Instant, Reading, StepRows
 from exporters.host.device_threads import DeviceThreads
+from exporters.nccl.job_ranks import job_communicator, working
 from exporters.nccl.log_files import LogFiles
 from exporters.nccl.rank_steps import RankSteps
-from exporters.nccl.record import Collective, parse
+from exporters.nccl.record import Operation, parse
 
 _log = logging.getLogger(__name__)
 
@@ -44,47 +46,57 @@ class _Folder:
 
         All at once: a reading that takes longer than a tick makes no rank later than others of its node.
         """
-        found: list[_Row] = []
+        completed: list[tuple[Path, list[Columns]]] = []
         errors = self.files.errors
         try:
-            for path, lines in self.files.read():
-                steps = self.processes.setdefault(path, RankSteps())
+            for new in self.files.read():
+                steps = self.processes.setdefault(new.path, RankSteps())
                 changes = steps.changes
-                rows = steps.add(self._collectives(lines))
+                steps.introduce(self._operations(new.beginning))
+                completed.append((new.path, steps.add(self._operations(new.lines))))
                 self.unused["sequence_changed"] += steps.changes - changes
-                found += self._of_job(path, steps, rows)
         except OSError as error:
             errors.append(error)
         if errors and not self.unused["unreadable"]:
             _log.warning("files of NCCL Inspector cannot be read: %s", errors[0])
         self.unused["unreadable"] += len(errors)
-        self.rows.extend(found)
         for gone in self.processes.keys() - self.files.paths():
             del self.processes[gone]
+        self.rows.extend(self._of_jobs(completed))
 
-    def _collectives(self, lines: Sequence[bytes]) -> list[Collective]:
-        found: list[Collective] = []
+    def _operations(self, lines: Sequence[bytes]) -> list[Operation]:
+        found: list[Operation] = []
         for line in lines:
             try:
-                one = parse(line)
+                found.append(parse(line))
             except msgspec.MsgspecError:
                 self.unused["undecodable"] += 1
-                continue
-            if one is None:
-                self.unused["point_to_point"] += 1
-            else:
-                found.append(one)
         return sorted(found, key=lambda one: one.stop)
 
-    def _of_job(self, path: Path, steps: RankSteps, rows: Sequence[Columns]) -> list[_Row]:
-        job = _job_of(path)
-        size, communicator = steps.communicator
-        others = {p.communicator for q, p in self.processes.items() if _job_of(q) == job}
-        if any(other != (size, communicator) for other in others if other != (0, "")):
-            # Ranks are numbered within a communicator: with several, their ranks in the job are unknown.
-            self.unused["several_communicators"] += len(rows)
-            return []
-        return [_Row(job, size, columns) for columns in rows]
+    def _of_jobs(self, completed: Sequence[tuple[Path, list[Columns]]]) -> list[_Row]:
+        """Return the rows with the ranks of their jobs."""
+        found: list[_Row] = []
+        for job in {_job_of(path) for path, rows in completed if rows}:
+            processes = working([steps for path, steps in self.processes.items() if _job_of(path) == job])
+            whole = job_communicator(processes)
+            for path, rows in completed:
+                if _job_of(path) != job:
+                    continue
+                one = self.processes[path].members.get(whole or "")
+                if one is None:
+                    self._unknown_rank(job, len(rows))
+                    continue
+                found += [_Row(job, one.ranks, {**columns, "rank": one.rank}) for columns in rows]
+        return found
+
+    def _unknown_rank(self, job: str, rows: int) -> None:
+        if not self.unused["no_communicator_of_all"]:
+            _log.warning(
+                "job %s: the files of NCCL Inspector show no communicator of all ranks, so that steps have no"
+                " rank and are left out; with NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0 it is written where used",
+                job,
+            )
+        self.unused["no_communicator_of_all"] += rows
 
 
 class NcclCollector:
@@ -95,11 +107,13 @@ class NcclCollector:
         ("step", "ts", "rank", "step_seconds", "compute_seconds", "wait_seconds"), _NEEDS
     )
 
-    def __init__(self, folders: Sequence[str] = ()) -> None:
+    def __init__(self, folders: Sequence[str] = (), hosts: Sequence[str] = ()) -> None:
+        """Read ``folders``; ``hosts`` are names of this host besides its own."""
         self._rows: deque[_Row] = deque(maxlen=MAX_WAITING)
         self._unused: Counter[str] = Counter()
+        names = {socket.gethostname(), *hosts}
         self._folders = {
-            folder: _Folder(LogFiles(Path(folder)), self._rows, self._unused) for folder in folders
+            folder: _Folder(LogFiles(Path(folder), names), self._rows, self._unused) for folder in folders
         }
         self._threads: DeviceThreads[None] = DeviceThreads(self.name, lambda name: self._folders[name].read())
         self._total = 0
@@ -123,6 +137,7 @@ class NcclCollector:
         unused = {f'nccl_unused_total{{reason="{reason}"}}': n for reason, n in list(self._unused.items())}
         return {
             "nccl_folders_blocked": self._threads.blocked,
+            "nccl_files_of_other_hosts": sum(folder.files.others for folder in self._folders.values()),
             "nccl_step_rows_total": self._total,
             **unused,
         }

@@ -1,171 +1,121 @@
-"""Step rows of one rank from its collectives, without a training hook.
+"""Step rows of one rank from its operations, without a training hook.
 
-All ranks of a communicator issue the same collectives. A step is one repetition of their sequence, from the
-end of one collective to that of the same one in the next repetition: a moment that all ranks share. Between
-them a rank is in a collective (waiting for the last rank, then transferring), which counts as wait, or it is
-not, which counts as compute. The transfer takes all ranks equally long. So the rank that the others wait for
-has the longest compute and the shortest wait.
+Between the ends of a step a rank is in an operation of any communicator (waiting for the others, then
+transferring), which counts as wait, or it is in none, which counts as compute. The transfer takes all ranks
+equally long. So the rank that the others wait for has the longest compute and the shortest wait.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from statistics import median
 
 from exporters.collector import Columns
-from exporters.nccl.period import Kind, least_rotation, step_period
-from exporters.nccl.record import Collective
+from exporters.nccl.record import Communicator, Operation
+from exporters.nccl.step_sequence import Span, StepSequence
 
-# Collectives in which the sequence is looked for. Chosen: three steps with four in each of 500 layers.
-MAX_HISTORY = 6144
-# Collectives before the first search: three steps with two each.
-FIRST_LOOK = 6
+# Communicators whose sequence is followed. Chosen: several for each kind of parallelism.
+MAX_COMMUNICATORS = 64
+# Operations held until their step ends. Chosen: a step with hundreds in each of 100 micro-batches.
+MAX_BUSY = 65_536
 
-# Steps in which one that takes ``LONGEST`` times the median shows that the sequence was too short: equal
-# buckets, of which one is preceded by the compute of the step. Afterwards it is a pause. Chosen: more than
-# the equal buckets of a step.
-LONGEST = 3.0
-PROBATION = 64
-
-
-@dataclass(slots=True)
-class _Pattern:
-    """A step's collectives in order, and how far the present step is."""
-
-    kinds: list[Kind]
-    stride: int
-    """Numbers of the first collective's function in one step, those of small collectives included."""
-
-    at: int = 0
-    steps: list[float] = field(default_factory=list)
-    """Seconds of the first steps."""
-
-    def too_short(self, seconds: float) -> bool:
-        """Return whether a step of these seconds shows that the sequence is a part of the step."""
-        if len(self.steps) >= PROBATION:
-            return False
-        self.steps.append(seconds)
-        return seconds > LONGEST * median(self.steps)
+# Of two communicators that with the longer step makes the rows: the sequence of the other is a part of one,
+# such as a micro-batch of a tensor-parallel group. Chosen: alike up to what pauses and first steps differ by.
+LONGER = 1.5
+# Seconds of the longest. Chosen: more than a step of the largest models; what repeats more slowly are
+# evaluations and checkpoints.
+LONGEST_STEP = 120.0
 
 
 @dataclass(slots=True)
 class RankSteps:
-    """The steps of one process: ``add`` takes its collectives in order of their end and returns rows.
+    """The steps of one process: ``add`` takes its operations in order of their end and returns rows.
 
-    ``changes`` counts how often the sequence changed, after which it is learned anew.
+    Rows have no rank: which it is in the job, the communicator of the steps need not show.
     """
 
-    changes: int = 0
-    _leading: tuple[int, str] = (0, "")
-    _counts: Counter[str] = field(default_factory=Counter)
-    _history: deque[Collective] = field(default_factory=lambda: deque(maxlen=MAX_HISTORY))
-    _least: int = FIRST_LOOK
-    _look_at: int = FIRST_LOOK
-    _pattern: _Pattern | None = None
-    _since: float | None = None
-    _busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_HISTORY))
+    members: dict[str, Communicator] = field(default_factory=dict)
+    """The communicators of the process by their id, as it first used them."""
+
+    first: float = 0.0
+    last: float = 0.0
+    """When its first and its last operation ended (Unix s)."""
+
+    _sequences: dict[str, StepSequence] = field(default_factory=dict)
+    _leader: str = ""
+    _until: float = 0.0
+    _busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_BUSY))
 
     @property
-    def communicator(self) -> tuple[int, str]:
-        """Number of ranks and id of the communicator whose collectives make the steps."""
-        return self._leading
+    def leader(self) -> str:
+        """Id of the communicator whose collectives make the steps; empty while none repeats."""
+        return self._leader
 
-    def add(self, collectives: Sequence[Collective]) -> list[Columns]:
-        """Return the rows of the steps that these collectives complete."""
-        rows: list[Columns] = []
-        self._busy.extend((one.start, one.stop) for one in collectives)
-        for one in collectives:
-            if self._leads(one):
-                self._history.append(one)
-                rows += self._follow(one)
-        if self._pattern is None and len(self._history) >= min(self._look_at, MAX_HISTORY):
-            rows += self._learn()
-        return rows
+    @property
+    def changes(self) -> int:
+        """How often the sequence of a communicator changed, after which it is learned anew."""
+        return sum(sequence.changes for sequence in self._sequences.values())
 
-    def _leads(self, one: Collective) -> bool:
-        """Return whether it is of the communicator with most ranks, and of those with most collectives."""
-        ranks, communicator = self._leading
-        if one.ranks < ranks:
-            return False
-        self._counts[one.communicator] += 1
-        # By far, so that two alike do not take turns.
-        more = self._counts[one.communicator] > 2 * self._counts[communicator]
-        if one.communicator != communicator and (one.ranks > ranks or more):
-            self._leading = one.ranks, one.communicator
-            self._history.clear()
-            self._forget()
-        return one.communicator == self._leading[1]
+    def introduce(self, operations: Iterable[Operation]) -> None:
+        """Note the communicators of operations that are long past."""
+        for one in operations:
+            if len(self.members) < MAX_COMMUNICATORS:
+                self.members.setdefault(one.communicator.id, one.communicator)
 
-    def _forget(self) -> None:
-        self._pattern, self._since = None, None
-        self._look_at = max(self._least, len(self._history) + 1)
+    def add(self, operations: Sequence[Operation]) -> list[Columns]:
+        """Return the rows of the steps that these operations complete."""
+        if not operations:
+            return []
+        self.introduce(operations)
+        self.first = self.first or operations[0].stop
+        self.last = max(self.last, operations[-1].stop)
+        self._busy.extend((one.start, one.stop) for one in operations)
+        spans: dict[str, list[Span]] = {}
+        for id_, collectives in _by_communicator(operations).items():
+            if id_ in self._sequences or len(self._sequences) < MAX_COMMUNICATORS:
+                spans[id_] = self._sequences.setdefault(id_, StepSequence()).add(collectives)
+        self._lead()
+        # None twice where another communicator has come to lead.
+        return [self._row(span) for span in spans.get(self._leader, []) if span.since >= self._until]
 
-    def _learn(self) -> list[Columns]:
-        """Look for the sequence; with one found, return the rows of what it was found in."""
-        # Again when half as much has come, which keeps the cost linear.
-        self._look_at = len(self._history) * 3 // 2
-        history = list(self._history)
-        # The first steps may differ, or the steps before a change: half of what there is must repeat.
-        for start in (0, len(history) // 4, len(history) // 2):
-            tail = history[start:]
-            period = step_period([_kind(one) for one in tail], [one.stop for one in tail])
-            if period is not None:
-                first, self._pattern = _pattern(tail, period)
-                return [row for one in tail[first:] for row in self._follow(one)]
-        return []
+    def _lead(self) -> None:
+        """Choose the communicator that makes the steps."""
+        leading = self._sequences.get(self._leader)
+        held = None if leading is None else leading.seconds
+        for id_, sequence in self._sequences.items():
+            seconds = sequence.seconds
+            if seconds is None or seconds > LONGEST_STEP:
+                continue
+            if held is None or seconds > LONGER * held or (LONGER * seconds > held and self._wider(id_)):
+                self._leader, held = id_, seconds
 
-    def _follow(self, one: Collective) -> Iterator[Columns]:
-        pattern = self._pattern
-        if pattern is None:
-            return
-        if _kind(one) != pattern.kinds[pattern.at]:
-            self.changes += 1
-            self._forget()
-            return
-        if pattern.at == 0:
-            yield from self._complete(one, pattern)
-        pattern.at = (pattern.at + 1) % len(pattern.kinds)
+    def _wider(self, id_: str) -> bool:
+        """Return whether a communicator is on more nodes than the leading one, or on as many and larger."""
+        one, leading = self.members[id_], self.members[self._leader]
+        return (one.nodes, one.ranks) > (leading.nodes, leading.ranks)
 
-    def _complete(self, one: Collective, pattern: _Pattern) -> Iterator[Columns]:
-        """Yield the row of the step that ends with ``one``, the first of its sequence."""
-        since, self._since = self._since, one.stop
+    def _row(self, span: Span) -> Columns:
         busy: list[tuple[float, float]] = []
-        while self._busy and self._busy[0][1] <= one.stop:
+        while self._busy and self._busy[0][1] <= span.until:
             busy.append(self._busy.popleft())
-        if since is None or one.stop <= since:
-            return
-        seconds = one.stop - since
-        if pattern.too_short(seconds):
-            self.changes += 1
-            self._least = min(2 * self._least, MAX_HISTORY)
-            self._forget()
-            return
-        inside = _covered(busy, since, one.stop)
-        yield {
-            "step": one.number // pattern.stride,
-            "rank": one.rank,
-            "ts": one.stop,
+        # One that another communicator has begun may reach beyond the step.
+        busy += [(start, stop) for start, stop in self._busy if start < span.until]
+        self._until = span.until
+        seconds, inside = span.until - span.since, _covered(busy, span.since, span.until)
+        return {
+            "step": span.number,
+            "ts": span.until,
             "step_seconds": seconds,
             "compute_seconds": seconds - inside,
             "wait_seconds": inside,
         }
 
 
-def _kind(one: Collective) -> Kind:
-    return one.function, one.size
-
-
-def _pattern(history: Sequence[Collective], period: int) -> tuple[int, _Pattern]:
-    """Return where in ``history`` the first step begins, and the pattern; all ranks agree on both."""
-    kinds = [_kind(one) for one in history[:period]]
-    first = least_rotation(kinds)
-    numbers = [one.number for one in history[first::period]]
-    stride = max(1, min(later - one for one, later in pairwise(numbers)))
-    # A sequence that repeats within the step begins at several places: at that of the least remainder.
-    begins = [i for i in range(period) if kinds[i:] + kinds[:i] == kinds[first:] + kinds[:first]]
-    first = min(begins, key=lambda i: history[i].number % stride)
-    return first, _Pattern(kinds[first:] + kinds[:first], stride)
+def _by_communicator(operations: Iterable[Operation]) -> Mapping[str, list[Operation]]:
+    found: dict[str, list[Operation]] = {}
+    for one in operations:
+        if not one.pairwise:
+            found.setdefault(one.communicator.id, []).append(one)
+    return found
 
 
 def _covered(intervals: Sequence[tuple[float, float]], since: float, until: float) -> float:

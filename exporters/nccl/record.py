@@ -1,4 +1,4 @@
-"""One line of NCCL Inspector's JSON output: one collective of one rank.
+"""One line of NCCL Inspector's JSON output: one collective, send or receive of one rank.
 
 Format 4.0, plugins/profiler/inspector/README.md of NCCL 2.28 and newer; RCCL's plugin writes the same. Fields
 that are not used, and those of later versions, are skipped.
@@ -12,21 +12,31 @@ MICROSECONDS = 10**6
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
-    """One collective as one rank saw it: ``stop`` in Unix seconds, ``seconds`` from its own arrival to then.
+class Communicator:
+    """A communicator as one of its members sees it: its own ``rank`` among ``ranks`` on ``nodes`` nodes."""
 
-    ``number`` counts the collectives of this function in the communicator and is the same on all its ranks;
-    ``seconds`` is waiting for the last rank to arrive, and then the transfer.
-    """
-
-    communicator: str
+    id: str
     rank: int
     ranks: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation as one rank saw it: ``stop`` in Unix seconds, ``seconds`` from its own arrival to then.
+
+    ``number`` counts the collectives of this function in the communicator and is the same on all its ranks;
+    of a send or receive (``pairwise``) it is the process's own. ``seconds`` is waiting for the last rank to
+    arrive, and then the transfer.
+    """
+
+    communicator: Communicator
     function: str
     number: int
     size: int
     seconds: float
     stop: float
+    pairwise: bool = False
 
     @property
     def start(self) -> float:
@@ -38,6 +48,7 @@ class _Header(msgspec.Struct):
     id: str
     rank: int
     n_ranks: int
+    nnodes: int = 0
 
 
 class _Metadata(msgspec.Struct):
@@ -52,7 +63,7 @@ class _Times(msgspec.Struct):
     kernel_events: list[_KernelTimes] = []
 
 
-class _Performance(msgspec.Struct):
+class _Collective(msgspec.Struct):
     coll: str
     coll_sn: int
     coll_msg_size_bytes: int
@@ -60,30 +71,43 @@ class _Performance(msgspec.Struct):
     event_trace_ts: _Times | None = None
 
 
+class _Pairwise(msgspec.Struct):
+    p2p: str
+    p2p_sn: int
+    p2p_msg_size_bytes: int
+    p2p_exec_time_us: int
+    event_trace_ts: _Times | None = None
+
+
 class _Line(msgspec.Struct):
     header: _Header
     metadata: _Metadata
-    # Missing in the line of a send or receive.
-    coll_perf: _Performance | None = None
+    coll_perf: _Collective | None = None
+    p2p_perf: _Pairwise | None = None
 
 
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def parse(line: bytes) -> Collective | None:
-    """Return the collective of a line, None for a send or receive. Raises ``msgspec.MsgspecError``."""
+def parse(line: bytes) -> Operation:
+    """Return the operation of a line. Raises ``msgspec.MsgspecError``."""
     read = _decoder.decode(line)
-    if read.coll_perf is None:
-        return None
-    stops = [times.kernel_stop_ts for times in (read.coll_perf.event_trace_ts or _Times()).kernel_events]
-    return Collective(
-        communicator=read.header.id,
-        rank=read.header.rank,
-        ranks=read.header.n_ranks,
-        function=read.coll_perf.coll,
-        number=read.coll_perf.coll_sn,
-        size=read.coll_perf.coll_msg_size_bytes,
-        seconds=read.coll_perf.coll_exec_time_us / MICROSECONDS,
-        # Without the trace the line's own time, which is later by up to the interval of the dumps.
-        stop=(max(stops, default=0) or read.metadata.dump_timestamp_us) / MICROSECONDS,
-    )
+    if (coll := read.coll_perf) is not None:
+        what = coll.coll, coll.coll_sn, coll.coll_msg_size_bytes, coll.coll_exec_time_us / MICROSECONDS
+        return Operation(_communicator(read), *what, _stop(read, coll.event_trace_ts))
+    if (p2p := read.p2p_perf) is not None:
+        what = p2p.p2p, p2p.p2p_sn, p2p.p2p_msg_size_bytes, p2p.p2p_exec_time_us / MICROSECONDS
+        return Operation(_communicator(read), *what, _stop(read, p2p.event_trace_ts), pairwise=True)
+    raise msgspec.ValidationError("neither a collective nor a send or receive")
+
+
+def _communicator(read: _Line) -> Communicator:
+    header = read.header
+    return Communicator(header.id, header.rank, header.n_ranks, header.nnodes)
+
+
+def _stop(read: _Line, times: _Times | None) -> float:
+    """Return when the last kernel ended; without the trace the line's own time, which is later by up to the
+    interval of the dumps."""
+    stops = [kernel.kernel_stop_ts for kernel in (times or _Times()).kernel_events]
+    return (max(stops, default=0) or read.metadata.dump_timestamp_us) / MICROSECONDS

@@ -87,7 +87,7 @@ class Writer:
                     "comm_name": "unknown",
                     "rank": rank,
                     "n_ranks": self.ranks,
-                    "nnodes": self.ranks // self.per_node,
+                    "nnodes": -(-self.ranks // self.per_node),
                 },
                 "metadata": {
                     "inspector_output_format_version": "v4.0",

@@ -1,7 +1,9 @@
 """Files of NCCL Inspector become step rows, and a finding that names the rank the others wait for."""
 
+import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from exporters.exporter import Exporter, NodeIdentity
 from exporters.host import device_threads
 from exporters.nccl import log_files
 from exporters.nccl.collector import NcclCollector
-from exporters.nccl.log_files import LogFiles
+from exporters.nccl.log_files import LogFiles, file_system
 from exporters.spool import SpoolStats
 from slowrank.telemetry import JobSteps
 from streams.config.settings import Tuning
@@ -25,8 +27,8 @@ def make_collector(monkeypatch):
     monkeypatch.setattr(device_threads, "WAIT_SECONDS", 60.0)
     made = []
 
-    def make(*folders):
-        made.append(NcclCollector([str(folder) for folder in folders]))
+    def make(*folders, hosts=()):
+        made.append(NcclCollector([str(folder) for folder in folders], hosts))
         return made[-1]
 
     yield make
@@ -142,7 +144,89 @@ def test_a_job_of_several_communicators_gives_no_rows(tmp_path, make_collector, 
     Writer(tmp_path, ranks=2, per_node=2, communicator="0x0").run(20)
 
     assert rows_of(collector, instants, 1) == []
-    assert unused(collector, "several_communicators") > 0
+    assert unused(collector, "no_communicator_of_all") > 0
+
+
+def group_of(writer, *, id_, ranks, nodes):
+    """Yield what a writer has written as of another communicator: rank n is n modulo its size."""
+    for path in (writer.folder / "node-0").rglob("*.log"):
+        written = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in written:
+            rank = line["header"]["rank"] % ranks
+            line["header"] |= {"id": id_, "rank": rank, "n_ranks": ranks, "nnodes": nodes}
+        yield path, [json.dumps(line) for line in written]
+
+
+def test_a_tensor_parallel_group_on_each_node_is_not_the_job(tmp_path, make_collector, instants):
+    """Groups of fewer ranks that join the nodes show that: rank 0 of the node is not rank 0 of the job."""
+    writer = Writer(tmp_path, ranks=8)
+    writer.run(60)
+    joining = dict(group_of(writer, id_="0x2", ranks=2, nodes=2))
+    for path, lines in joining.items():
+        with path.open("a") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    collector = make_collector(tmp_path / "node-0")
+
+    assert rows_of(collector, instants) == []
+    assert unused(collector, "no_communicator_of_all") > 0
+
+
+def test_a_small_collective_of_all_ranks_numbers_them(tmp_path, make_collector, instants):
+    """Steps are those of a group; one barrier at the start shows which rank of the job each process is."""
+    writer = Writer(tmp_path, ranks=8, buckets=(50_000, 90_000))
+    writer.run(60)
+    for path, lines in group_of(writer, id_="0x2", ranks=2, nodes=1):
+        barrier = json.loads(path.read_text().splitlines()[0])
+        barrier["header"] |= {"id": "0x3", "rank": 31 - barrier["header"]["rank"], "n_ranks": 32, "nnodes": 4}
+        barrier["coll_perf"] |= {"coll_msg_size_bytes": 4}
+        path.write_text("".join(f"{line}\n" for line in [json.dumps(barrier), *lines]))
+
+    (steps,) = make_collector(tmp_path / "node-0").collect(instants(0)).steps
+
+    assert steps.world_size == 32
+    assert {row["rank"] for row in steps.rows} == set(range(24, 32))
+
+
+def test_a_restarted_job_goes_on_beside_the_files_of_its_first_attempt(tmp_path, make_collector, instants):
+    """A launcher starts the processes anew in the same allocation, with new communicators."""
+    writer = Writer(tmp_path, ranks=4)
+    writer.run(60)
+    collector = make_collector(tmp_path / "node-0")
+    assert rows_of(collector, instants)
+
+    for path in (tmp_path / "node-0").rglob("*.log"):
+        path.rename(path.with_name(f"node-0-pid{path.name[-5]}.log"))
+    rows_of(collector, instants, 1)
+    again = Writer(tmp_path, ranks=4, communicator="0x99", buckets=(50_000,))
+    again.at = writer.at + 20.0
+    again.run(60)
+
+    assert {row["rank"] for row in rows_of(collector, instants, 2)} == {0, 1, 2, 3}
+    assert unused(collector, "no_communicator_of_all") == 0
+
+
+def test_files_of_other_hosts_in_a_shared_folder_are_left_out(
+    tmp_path, make_collector, instants, monkeypatch
+):
+    """Else each node would send the steps of all, and findings name any of them."""
+    writer = Writer(tmp_path)
+    writer.run(60)
+    shared = tmp_path / "shared" / "4711"
+    shared.mkdir(parents=True)
+    for path in tmp_path.rglob("*-pid*.log"):
+        path.rename(shared / path.name)
+
+    collector = make_collector(tmp_path / "shared", hosts=["node-1.example.org"])
+    assert {row["rank"] for row in rows_of(collector, instants)} == set(range(8, 16))
+    assert collector.metrics()["nccl_files_of_other_hosts"] == 8
+
+    # A node without a part in the job; on a disk of its own the names are those of containers.
+    stranger = make_collector(tmp_path / "shared", hosts=["node-7"])
+    assert {row["rank"] for row in rows_of(stranger, instants)} == set(range(16))
+    monkeypatch.setattr(log_files, "file_system", lambda folder: "nfs4")
+    stranger = make_collector(tmp_path / "shared", hosts=["node-7"])
+    assert rows_of(stranger, instants) == []
 
 
 def test_lines_that_cannot_be_read_are_counted(tmp_path, make_collector, instants):
@@ -151,17 +235,17 @@ def test_lines_that_cannot_be_read_are_counted(tmp_path, make_collector, instant
     writer.run(10)
     with writer.path(0).open("a") as file:
         file.write('{"header": 7}\nno JSON\n{"header":{"id":"x","rank":0,"n_ranks":1},"metadata":')
-        file.write('{"dump_timestamp_us":1},"p2p_perf":{}}\n')
+        file.write('{"dump_timestamp_us":1}}\n')
     writer.run(10)
 
     collector = make_collector(tmp_path / "node-0")
 
     assert len(rows_of(collector, instants)) >= 15
-    assert (unused(collector, "undecodable"), unused(collector, "point_to_point")) == (2, 1)
+    assert unused(collector, "undecodable") == 3
 
 
 def read(files):
-    return {path.name: lines for path, lines in files.read()}
+    return {new.path.name: new.lines for new in files.read()}
 
 
 def test_only_whole_new_lines_are_read(tmp_path):
@@ -211,3 +295,33 @@ def test_a_file_that_is_gone_is_forgotten(tmp_path):
 
     assert read(files) == {}
     assert files.paths() == set()
+
+
+def test_a_file_truncated_under_its_writer_is_read_on(tmp_path):
+    """The writer goes on where it was, so that the file begins with a hole, which no one waits for."""
+    file, files = tmp_path / "a.log", LogFiles(tmp_path)
+    with file.open("wb", buffering=0) as writer:
+        writer.write(b"one\n" * 10**6)
+        assert len(read(files)["a.log"]) == 2**18
+        file.write_bytes(b"")
+        assert read(files) == {}
+        writer.write(b"two\nthr")
+        assert read(files) == {"a.log": [b"two"]}
+        writer.write(b"ee\n")
+    assert read(files) == {"a.log": [b"three"]}
+
+
+def test_the_beginning_of_a_long_file_shows_its_communicators(tmp_path, monkeypatch):
+    """An exporter that starts later reads the end, and of the beginning whole lines."""
+    monkeypatch.setattr(log_files, "TAIL_BYTES", 8)
+    monkeypatch.setattr(log_files, "HEAD_BYTES", 12)
+    (tmp_path / "a.log").write_bytes(b"first\nsecond\nlong ago\nlast\n")
+
+    (new,) = LogFiles(tmp_path).read()
+
+    assert (new.beginning, new.lines) == ([b"first"], [b"go", b"last"])
+
+
+def test_the_file_system_of_a_folder_is_known():
+    """That of the deepest mount above it."""
+    assert file_system(Path("/proc/self")) == "proc"

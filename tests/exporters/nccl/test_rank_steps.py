@@ -1,13 +1,15 @@
 """Steps found in the collectives of ranks: the same ones on every rank, with who waited for whom."""
 
 import json
+from collections import Counter
 from statistics import mean
 
 import msgspec
 import pytest
 
 from exporters.nccl.rank_steps import RankSteps
-from exporters.nccl.record import parse
+from exporters.nccl.record import Communicator, Operation, parse
+from exporters.nccl.step_sequence import LAPSE_SECONDS
 from tests.exporters.nccl.inspector import Writer
 
 # The examples of plugins/profiler/inspector/README.md in NCCL, without and with event trace.
@@ -39,7 +41,7 @@ def rows_of(writer, rank, pieces=1):
     size = -(-len(lines) // pieces)
     found = []
     for start in range(0, len(lines), size):
-        found += steps.add([one for line in lines[start : start + size] if (one := parse(line))])
+        found += steps.add([parse(line) for line in lines[start : start + size]])
     return found, steps
 
 
@@ -47,9 +49,7 @@ def test_the_documented_examples_are_read():
     """The end is that of the last kernel, or the time of the line where there is no trace."""
     plain, trace = parse(PLAIN.encode()), parse(TRACE.encode())
 
-    assert plain is not None
-    assert trace is not None
-    assert (plain.communicator, plain.rank, plain.ranks) == ("0x7f8c496ae9f661", 2, 8)
+    assert plain.communicator == Communicator("0x7f8c496ae9f661", rank=2, ranks=8, nodes=1)
     assert (plain.function, plain.number, plain.size) == ("AllReduce", 1407, 17179869184)
     assert (plain.stop, plain.seconds) == (1748030377.748202, 0.061974)
     assert trace.stop == 1752867229.275811
@@ -57,12 +57,16 @@ def test_the_documented_examples_are_read():
 
 
 def test_a_send_or_receive_is_no_collective():
-    """It has a part of another name."""
+    """It has a part of another name, and belongs to no sequence."""
     line = json.loads(PLAIN)
-    line["p2p_perf"] = {"p2p": "Send", "p2p_peer": 3, "p2p_sn": 1}
-    del line["coll_perf"]
+    coll = line.pop("coll_perf")
+    line["p2p_perf"] = {"p2p": "Send", "p2p_peer": 3, "p2p_sn": 9, "p2p_msg_size_bytes": 7}
+    line["p2p_perf"]["p2p_exec_time_us"] = coll["coll_exec_time_us"]
 
-    assert parse(json.dumps(line).encode()) is None
+    found = parse(json.dumps(line).encode())
+
+    assert (found.pairwise, found.function, found.number, found.size) == (True, "Send", 9, 7)
+    assert found.seconds == 0.061974
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b"{}", b'{"header": {"id": 1}}', b"\xff", b"[" * 5000])
@@ -87,10 +91,9 @@ def test_steps_are_the_repetitions_of_the_sequence(tmp_path, buckets, verbose):
     assert mean(row["step_seconds"] for row in rows[-20:]) == pytest.approx(1.04, rel=0.02)
     numbers = [row["step"] for row in rows[-20:]]
     assert numbers == list(range(numbers[0], numbers[0] + 20))
-    assert all(row["rank"] == 0 for row in rows)
     parts = [row["compute_seconds"] + row["wait_seconds"] for row in rows]
     assert parts == pytest.approx([row["step_seconds"] for row in rows])
-    assert steps.communicator == (4, writer.communicator)
+    assert steps.leader == writer.communicator
 
 
 @pytest.mark.parametrize("buckets", [(9_000, 10_000, 11_000), (50_000,) * 4])
@@ -159,10 +162,98 @@ def test_the_largest_communicator_makes_the_steps(tmp_path):
     small.run(40)
     large.run(40)
     lines = [line for writer in (small, large) for line in writer.path(0).read_bytes().splitlines()]
-    collectives = [one for line in lines if (one := parse(line))]
+    collectives = [parse(line) for line in lines]
 
     steps = RankSteps()
     rows = steps.add(sorted(collectives, key=lambda one: one.stop))
 
-    assert steps.communicator == (4, "0x1")
+    assert steps.leader == "0x1"
     assert len(rows) >= 30
+
+
+def operations(of, *parts):
+    """What a rank issues in one communicator, one after the other: (function, bytes, start, stop)."""
+    counts: Counter[str] = Counter()
+    found = []
+    for function, size, start, stop in parts:
+        counts[function] += 1
+        pairwise = function in ("Send", "Recv")
+        found.append(Operation(of, function, counts[function], size, stop - start, stop, pairwise))
+    return found
+
+
+WORLD = Communicator("0xa", rank=3, ranks=16, nodes=2)
+TENSOR = Communicator("0xb", rank=1, ranks=8, nodes=1)
+STAGES = Communicator("0xc", rank=0, ranks=2, nodes=2)
+
+
+def all_reduces(steps, start=0.0, of=WORLD, size=50_000):
+    return operations(of, *(("AllReduce", size, start + n + 0.9, start + n + 1.0) for n in range(steps)))
+
+
+def ends(rows):
+    return [round(row["ts"]) for row in rows]
+
+
+@pytest.mark.parametrize("pieces", [1, 40])
+def test_steps_go_on_after_an_evaluation(pieces):
+    """Its collectives are no steps; one every 50 steps leaves the rows of all others but the first."""
+    every = []
+    for cycle in range(8):
+        every += all_reduces(50, start=100.0 * cycle)
+        evaluated = (("AllReduce", 16_384, t, t + 0.1) for t in (100.0 * cycle + 60 + n for n in range(20)))
+        every += operations(WORLD, *evaluated)
+    steps, rows, size = RankSteps(), [], -(-len(every) // pieces)
+    for at in range(0, len(every), size):
+        rows += steps.add(every[at : at + size])
+
+    trained = [end for end in ends(rows) if end >= 200]
+    assert all(end % 100 in range(1, 51) for end in trained)
+    assert len(trained) >= 6 * 48
+
+
+def test_another_sequence_takes_the_place_of_one_that_stays_away():
+    """As when the batch grows; until then it may be an evaluation."""
+    steps = RankSteps()
+    steps.add(all_reduces(100))
+    rows = steps.add(all_reduces(400, start=100.0, size=90_000))
+
+    assert ends(rows)[0] > 100 + LAPSE_SECONDS
+    assert ends(rows)[-1] == 500
+    assert steps.changes == 1
+
+
+def test_small_collectives_now_and_then_interrupt_no_sequence():
+    """A loss that is exchanged every tenth step, which Inspector writes where it is set to."""
+    steps = RankSteps()
+    small = operations(WORLD, *(("AllReduce", 4, n + 1.0, n + 1.01) for n in range(0, 100, 10)))
+    rows = steps.add(sorted([*all_reduces(100), *small], key=lambda one: one.stop))
+
+    assert len(rows) == 99
+    assert steps.changes == 0
+
+
+def test_waiting_for_a_neighbour_of_the_pipeline_is_no_compute():
+    """Sends and receives count as wait, as collectives do."""
+    steps = RankSteps()
+    received = operations(STAGES, *(("Recv", 50_000, n + 0.2, n + 0.7) for n in range(40)))
+    rows = steps.add(sorted([*all_reduces(40), *received], key=lambda one: one.stop))
+
+    assert len(rows) >= 35
+    assert [row["compute_seconds"] for row in rows] == pytest.approx([0.4] * len(rows))
+    assert [row["wait_seconds"] for row in rows] == pytest.approx([0.6] * len(rows))
+
+
+def test_a_step_is_that_of_the_communicator_with_the_longest():
+    """The collectives of a tensor-parallel group repeat with each micro-batch, in part of a step."""
+    micro = [("AllReduce", 9_000, n + m / 8 + 0.05, n + m / 8 + 0.06) for n in range(60) for m in range(7)]
+    every = sorted([*operations(TENSOR, *micro), *all_reduces(60)], key=lambda one: one.stop)
+    steps, rows = RankSteps(), []
+    for at in range(0, len(every), 5):
+        rows += steps.add(every[at : at + 5])
+
+    assert steps.leader == WORLD.id
+    assert len(rows) >= 40
+    last = rows[-20:]
+    assert [row["step_seconds"] for row in last] == pytest.approx([1.0] * 20)
+    assert [row["compute_seconds"] for row in last] == pytest.approx([0.83] * 20)

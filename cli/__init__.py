@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("cli.run.up:up", "Run everything in one process with an embedded database."),
     "replay": ("cli.files.replay:replay", "Run recorded telemetry through the detectors."),
     "backtest": ("cli.files.replay:backtest", "Write the findings of recorded telemetry."),
+    "hang": ("cli.files.hang:hang", "Name the ranks that a hung job waits for."),
     "gray": ("cli.files.gray:gray", "Fit the model of healthy nodes."),
     "simulate": ("cli.files.simulate:simulate", "Send a simulated cluster's telemetry to Kafka."),
     "topics": ("cli.admin.topics:app", "Create and describe the Kafka topics."),

@@ -25,6 +25,7 @@ TABLE = {
     "exporters": "slowrank exporters.host exporters.nccl exporters.nvml exporters.scrape kafka",
     "exporters.host": "slowrank exporters",
     "exporters.nvml": "slowrank.telemetry exporters exporters.host pynvml",
+    "exporters.flight_recorder": "",
     "exporters.nccl": "exporters exporters.host msgspec",
     "exporters.scrape": "slowrank.foreign exporters exporters.host prometheus_client",
     "detectors": "numpy",

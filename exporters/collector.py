@@ -39,7 +39,7 @@ class Event:
 class StepRows:
     """Step rows of the local ranks of one job attempt, by the column names of the step schema.
 
-    ``open``: the steps that ranks report because they do not end.
+    ``open``: the steps that ranks report because they do not end. Without either, the job is there.
     """
 
     job_id: str

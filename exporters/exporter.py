@@ -144,7 +144,7 @@ class Exporter:
         )
 
     def _steps(self, steps: StepRows, now: Instant) -> Iterator[JobSteps]:
-        for start in range(0, max(1, len(steps.rows), len(steps.open)), MAX_STEP_ROWS):
+        for start in range(0, max(len(steps.rows), len(steps.open)), MAX_STEP_ROWS):
             rows = steps.rows[start : start + MAX_STEP_ROWS]
             schema = step_schema_of(rows)
             yield JobSteps(

@@ -11,14 +11,14 @@ import msgspec
 
 from exporters.collector import Columns, Instant, Reading, StepRows
 from exporters.host.device_threads import DeviceThreads
+from exporters.job_folders import job_of
 from exporters.nccl.job_ranks import job_communicator, working
-from exporters.nccl.log_files import LogFiles
+from exporters.nccl.log_files import LogFiles, is_written_by
 from exporters.nccl.rank_steps import RankSteps
 from exporters.nccl.record import Operation, parse
 
 _log = logging.getLogger(__name__)
 
-_PREFIX = "nccl-inspector-"
 _NEEDS = "a job with NCCL Inspector, and its folder in SLOWRANK_EXPORTER_NCCL"
 
 # Rows that wait for the next tick. Chosen: somewhat more than a tick takes from the training hook.
@@ -40,6 +40,8 @@ class _Folder:
     rows: "deque[_Row]"
     unused: Counter[str]
     processes: dict[Path, RankSteps] = field(default_factory=dict)
+    standing: frozenset[str] = frozenset()
+    """Jobs with a process that is there and has issued nothing since the last reading."""
 
     def read(self) -> None:
         """Read what is new, and queue the rows of completed steps.
@@ -63,6 +65,8 @@ class _Folder:
         for gone in self.processes.keys() - self.files.paths():
             del self.processes[gone]
         self.rows.extend(self._of_jobs(completed))
+        quiet = self.processes.keys() - {path for path, _ in completed}
+        self.standing = frozenset(job_of(p) for p in quiet if is_written_by(p, self.processes[p].pid))
 
     def _operations(self, lines: Sequence[bytes]) -> list[Operation]:
         found: list[Operation] = []
@@ -76,11 +80,11 @@ class _Folder:
     def _of_jobs(self, completed: Sequence[tuple[Path, list[Columns]]]) -> list[_Row]:
         """Return the rows with the ranks of their jobs."""
         found: list[_Row] = []
-        for job in {_job_of(path) for path, rows in completed if rows}:
-            processes = working([steps for path, steps in self.processes.items() if _job_of(path) == job])
+        for job in {job_of(path) for path, rows in completed if rows}:
+            processes = working([steps for path, steps in self.processes.items() if job_of(path) == job])
             whole = job_communicator(processes)
             for path, rows in completed:
-                if _job_of(path) != job:
+                if job_of(path) != job:
                     continue
                 one = self.processes[path].members.get(whole or "")
                 if one is None:
@@ -126,6 +130,10 @@ class NcclCollector:
             row = self._rows.popleft()
             jobs.setdefault((row.job, row.world_size), []).append(row.columns)
             self._total += 1
+        for folder in self._folders.values():
+            for job in folder.standing - {job for job, _ in jobs}:
+                # Without rows it remains the job of the node: it hangs, or is in a long step.
+                jobs[job, 0] = []
         return Reading(
             steps=tuple(
                 StepRows(job_id=job, attempt=0, world_size=size, labels={}, rows=tuple(rows))
@@ -144,8 +152,3 @@ class NcclCollector:
 
     def close(self) -> None:
         self._threads.close()
-
-
-def _job_of(path: Path) -> str:
-    """Return the job: the name of the file's folder, without the prefix that Inspector gives it."""
-    return path.parent.name.removeprefix(_PREFIX)

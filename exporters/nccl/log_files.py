@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from exporters.job_folders import is_local
+
 # The last by name. Chosen: a file for each process of a node, of several jobs that left theirs behind.
 MAX_FILES = 256
 
@@ -20,9 +22,6 @@ HEAD_BYTES = 2**18
 
 # Names of Inspector's files: ``<host>-pid<number>.log``.
 _NAME = re.compile(r"(?P<host>.+)-pid[0-9]+\.log")
-
-# File systems of one machine alone.
-_LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "ramfs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class LogFiles:
 
     def _local(self) -> bool:
         if self._is_local is None:
-            self._is_local = file_system(self.folder) in _LOCAL
+            self._is_local = is_local(self.folder)
         return self._is_local
 
     def _new(self, path: Path) -> NewLines:
@@ -121,20 +120,16 @@ class LogFiles:
         return NewLines(path, [line for line in stripped if line.strip()], beginning)
 
 
-def file_system(folder: Path) -> str:
-    """Return the type of the file system that holds ``folder``, empty where that is not known."""
+def is_written_by(path: Path, pid: int) -> bool:
+    """Return whether process ``pid`` has a file open, False where that cannot be seen.
+
+    Of a process in a container the number may be another's here, which has not.
+    """
     try:
-        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+        file = path.stat()
+        return any(os.path.samestat(each.stat(), file) for each in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
-        return ""
-    whole, found = f"{folder.resolve()}/", ("", "")
-    for mount in mounts:
-        before, _, after = mount.partition(" - ")
-        # Spaces in it are written as octal numbers, and such a folder is nobody's.
-        point = f"{before.split()[4].rstrip('/')}/"
-        if whole.startswith(point) and len(point) >= len(found[0]):
-            found = point, after.split()[0]
-    return found[1]
+        return False
 
 
 def _host_of(path: Path) -> str | None:

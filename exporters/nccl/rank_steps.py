@@ -36,6 +36,7 @@ class RankSteps:
     members: dict[str, Communicator] = field(default_factory=dict)
     """The communicators of the process by their id, as it first used them."""
 
+    pid: int = 0
     first: float = 0.0
     last: float = 0.0
     """When its first and its last operation ended (Unix s)."""
@@ -66,6 +67,7 @@ class RankSteps:
         if not operations:
             return []
         self.introduce(operations)
+        self.pid = operations[-1].pid
         self.first = self.first or operations[0].stop
         self.last = max(self.last, operations[-1].stop)
         self._busy.extend((one.start, one.stop) for one in operations)

@@ -27,7 +27,7 @@ class Operation:
 
     ``number`` counts the collectives of this function in the communicator and is the same on all its ranks;
     of a send or receive (``pairwise``) it is the process's own. ``seconds`` is waiting for the last rank to
-    arrive, and then the transfer.
+    arrive, and then the transfer. ``pid`` is the process, by its own numbers where it is in a container.
     """
 
     communicator: Communicator
@@ -37,6 +37,7 @@ class Operation:
     seconds: float
     stop: float
     pairwise: bool = False
+    pid: int = 0
 
     @property
     def start(self) -> float:
@@ -53,6 +54,7 @@ class _Header(msgspec.Struct):
 
 class _Metadata(msgspec.Struct):
     dump_timestamp_us: int
+    pid: int = 0
 
 
 class _KernelTimes(msgspec.Struct):
@@ -92,12 +94,13 @@ _decoder = msgspec.json.Decoder(_Line)
 def parse(line: bytes) -> Operation:
     """Return the operation of a line. Raises ``msgspec.MsgspecError``."""
     read = _decoder.decode(line)
+    pid = read.metadata.pid
     if (coll := read.coll_perf) is not None:
         what = coll.coll, coll.coll_sn, coll.coll_msg_size_bytes, coll.coll_exec_time_us / MICROSECONDS
-        return Operation(_communicator(read), *what, _stop(read, coll.event_trace_ts))
+        return Operation(_communicator(read), *what, _stop(read, coll.event_trace_ts), pid=pid)
     if (p2p := read.p2p_perf) is not None:
         what = p2p.p2p, p2p.p2p_sn, p2p.p2p_msg_size_bytes, p2p.p2p_exec_time_us / MICROSECONDS
-        return Operation(_communicator(read), *what, _stop(read, p2p.event_trace_ts), pairwise=True)
+        return Operation(_communicator(read), *what, _stop(read, p2p.event_trace_ts), pairwise=True, pid=pid)
     raise msgspec.ValidationError("neither a collective nor a send or receive")
 
 

@@ -28,6 +28,7 @@ class Writer:
     transfer: float = 0.03
     noise: float = 0.01
     pause_after: int = 10**9
+    pid: int = 0
 
     def __post_init__(self):
         self.random = random.Random(7)
@@ -96,7 +97,7 @@ class Writer:
                     # The dump thread comes by a little later.
                     "dump_timestamp_us": micros + self.random.randrange(500),
                     "hostname": f"node-{rank // self.per_node}",
-                    "pid": 1000 + rank,
+                    "pid": self.pid or 1000 + rank,
                 },
                 "coll_perf": performance,
             }

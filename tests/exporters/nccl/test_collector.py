@@ -1,6 +1,7 @@
 """Files of NCCL Inspector become step rows, and a finding that names the rank the others wait for."""
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -11,9 +12,10 @@ from alerts.finding import Finding
 from exporters.collector import Instant
 from exporters.exporter import Exporter, NodeIdentity
 from exporters.host import device_threads
+from exporters.job_folders import file_system
 from exporters.nccl import log_files
 from exporters.nccl.collector import NcclCollector
-from exporters.nccl.log_files import LogFiles, file_system
+from exporters.nccl.log_files import LogFiles
 from exporters.spool import SpoolStats
 from slowrank.telemetry import JobSteps
 from streams.config.settings import Tuning
@@ -206,6 +208,26 @@ def test_a_restarted_job_goes_on_beside_the_files_of_its_first_attempt(tmp_path,
     assert unused(collector, "no_communicator_of_all") == 0
 
 
+def test_a_job_that_stands_still_remains_that_of_its_node(tmp_path, make_collector):
+    """As long as a process has the file open; a pause is no end, and a hang of the node's job is one."""
+    writer = Writer(tmp_path, ranks=1, per_node=1, pid=os.getpid())
+    writer.run(60)
+    exporter = Exporter(NodeIdentity("c", "node-0", "b"), [make_collector(tmp_path / "node-0")])
+
+    def records(after):
+        at = writer.at + after
+        return exporter.tick(Instant(wall=at, monotonic=at - T0), SpoolStats(0, 0))
+
+    with writer.path(0).open("a"):
+        assert len(records(0)) == 2
+        for after in range(10, 400, 10):
+            (sample,) = records(after)
+            assert sample.job_id == "4711"
+    for after in range(400, 480, 10):
+        (sample,) = records(after)
+    assert sample.job_id is None
+
+
 def test_files_of_other_hosts_in_a_shared_folder_are_left_out(
     tmp_path, make_collector, instants, monkeypatch
 ):
@@ -224,7 +246,7 @@ def test_files_of_other_hosts_in_a_shared_folder_are_left_out(
     # A node without a part in the job; on a disk of its own the names are those of containers.
     stranger = make_collector(tmp_path / "shared", hosts=["node-7"])
     assert {row["rank"] for row in rows_of(stranger, instants)} == set(range(16))
-    monkeypatch.setattr(log_files, "file_system", lambda folder: "nfs4")
+    monkeypatch.setattr(log_files, "is_local", lambda folder: False)
     stranger = make_collector(tmp_path / "shared", hosts=["node-7"])
     assert rows_of(stranger, instants) == []
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from exporters.collector import Collector
+from exporters.flight_recorder.collector import FlightRecorderCollector
 from exporters.host.boot import BootCollector
 from exporters.host.clock import ClockCollector
 from exporters.host.infiniband import InfinibandCollector
@@ -36,9 +37,9 @@ def collectors(
     """Return all collectors.
 
     ``listen`` are the addresses for the training hook, ``scrape`` URLs of metrics, ``nccl`` the folders of
-    NCCL Inspector, whose files ``node`` may name as well as the host's name. While the file ``release``
-    requests it, no GPU device is held open; with None they always are. Raises ``OSError`` when an address
-    cannot be bound.
+    NCCL Inspector, whose files ``node`` may name as well as the host's name, and of the flight recorder.
+    While the file ``release`` requests it, no GPU device is held open; with None they always are. Raises
+    ``OSError`` when an address cannot be bound.
     """
     nvml = NvmlCollector() if release is None else NvmlCollector(released=partial(released, release))
     return [
@@ -46,6 +47,7 @@ def collectors(
         # Before the collectors that read the same columns themselves, and take precedence.
         ScrapeCollector(scrape),
         NcclCollector(nccl, [node]),
+        FlightRecorderCollector(nccl),
         nvml,
         HostCollector(),
         TcpDelayCollector(),

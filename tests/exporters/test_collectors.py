@@ -13,6 +13,7 @@ import pytest
 
 from exporters import registry
 from exporters.exporter import Exporter, NodeIdentity
+from exporters.flight_recorder.collector import FlightRecorderCollector
 from exporters.host.boot import BootCollector
 from exporters.host.chrony import ChronyClient
 from exporters.host.clock import ClockCollector
@@ -40,6 +41,7 @@ COLLECTORS: dict[str, Callable[[Path], Any]] = {
     # Nothing listens there; tests/exporters/scrape serves it odd pages.
     "scrape": lambda root: ScrapeCollector(["http://127.0.0.1:9/metrics"]),
     "nccl": lambda root: NcclCollector([str(root)]),
+    "flight_recorder": lambda root: FlightRecorderCollector([str(root)]),
     "nvml": lambda root: NvmlCollector([*GPU_CHILD, "2", "1:hang"]),
     "host": lambda root: HostCollector(root),
     "tcp_delay": lambda root: TcpDelayCollector(),
@@ -73,7 +75,7 @@ def odd_tree(root, text):
     """Every file any collector reads, all holding the same odd text."""
     data = text if isinstance(text, bytes) else text.encode()
     names = ["stat", "loadavg", "meminfo", "vmstat", "pressure/cpu", "pressure/memory", "pressure/io", "kmsg"]
-    names += ["nccl-inspector-7/node-pid1.log"]
+    names += ["nccl-inspector-7/node-pid1.log", "7/nccl_trace_rank_3"]
     names += [
         f"eth0/{n}" for n in ("operstate", "carrier", "speed", "carrier_changes", "statistics/rx_bytes")
     ]

@@ -1,5 +1,6 @@
 """Folders into which jobs write, one for each job: whose they are, and whether other machines write there."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 # That of NCCL Inspector where no folder is set.
@@ -12,6 +13,20 @@ _LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overl
 def job_of(path: Path) -> str:
     """Return the job of a file: the name of its folder, without the prefix that Inspector gives it."""
     return path.parent.name.removeprefix(_PREFIX)
+
+
+def latest(paths: Sequence[Path], count: int) -> list[Path]:
+    """Return the paths by name, of more than ``count`` those that were written last."""
+    if len(paths) > count:
+        paths = sorted(paths, key=_written)[-count:]
+    return sorted(paths)
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def is_local(folder: Path) -> bool:

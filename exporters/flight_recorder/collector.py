@@ -10,14 +10,14 @@ from pathlib import Path
 from exporters.collector import Instant, Reading, StepRows
 from exporters.flight_recorder.dump import BadDump, Dump, read_dump
 from exporters.host.device_threads import DeviceThreads
-from exporters.job_folders import is_local, job_of
+from exporters.job_folders import is_local, job_of, latest
 from slowrank.telemetry import OpenStep
 
 _log = logging.getLogger(__name__)
 
 # Dumps that are older are left from another stop. Chosen: the time after which PyTorch gives up an operation.
 LATEST_SECONDS = 600.0
-# Files of one folder. Chosen: the ranks of a node, of some jobs that left theirs behind.
+# Files of one folder, those written last. Chosen: the ranks of a node, of some jobs that left theirs behind.
 MAX_FILES = 256
 # Reports that wait for the next tick.
 MAX_WAITING = 1024
@@ -38,7 +38,7 @@ class _Folder:
         try:
             # A dump does not name its host: those on a file system of several are read by hand.
             found = [*self.folder.glob("*rank_*"), *self.folder.glob("*/*rank_*")] if self._local() else []
-            files = {path: path.stat().st_mtime_ns for path in sorted(found)[-MAX_FILES:]}
+            files = {path: path.stat().st_mtime_ns for path in latest(found, MAX_FILES)}
         except OSError:
             files = {}
         fresh = [path for path, written in files.items() if self.seen.get(path) != written]

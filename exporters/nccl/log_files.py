@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from exporters.job_folders import is_local
+from exporters.job_folders import is_local, latest
 
-# The last by name. Chosen: a file for each process of a node, of several jobs that left theirs behind.
+# Those written last. Chosen: a file for each process of a node, of several jobs that left theirs behind.
 MAX_FILES = 256
 
 # Read of one file at a time. Chosen: a second with 1,000 collectives of 24 channels, 6 kB a line.
@@ -63,7 +63,7 @@ class LogFiles:
     def read(self) -> Iterator[NewLines]:
         """Yield the complete new lines of each file that has any. Raises ``OSError`` for the folder."""
         self.errors.clear()
-        paths = self._own(sorted([*self.folder.glob("*.log"), *self.folder.glob("*/*.log")]))[-MAX_FILES:]
+        paths = latest(self._own([*self.folder.glob("*.log"), *self.folder.glob("*/*.log")]), MAX_FILES)
         for gone in self._files.keys() - set(paths):
             del self._files[gone]
         for path in paths:

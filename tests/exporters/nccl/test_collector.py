@@ -347,3 +347,15 @@ def test_the_beginning_of_a_long_file_shows_its_communicators(tmp_path, monkeypa
 def test_the_file_system_of_a_folder_is_known():
     """That of the deepest mount above it."""
     assert file_system(Path("/proc/self")) == "proc"
+
+
+def test_of_too_many_files_those_written_last_are_read(tmp_path, monkeypatch):
+    """Job 100000 follows 99999, and not by name."""
+    monkeypatch.setattr(log_files, "MAX_FILES", 2)
+    for age, job in enumerate(["100001", "100000", "99999", "99998"]):
+        (tmp_path / job).mkdir()
+        path = tmp_path / job / "node-0-pid7.log"
+        path.write_bytes(job.encode() + b"\n")
+        os.utime(path, (T0 - age, T0 - age))
+
+    assert [new.lines for new in LogFiles(tmp_path).read()] == [[b"100000"], [b"100001"]]

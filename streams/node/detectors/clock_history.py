@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from detectors.node.low_clock import FAR, LEAST_OTHERS, LOW, LOW_LIMIT, below_others
+from detectors.node.low_clock import FAR, LEAST_OTHERS, LOW, LOW_LIMIT, below_others, median_of_others
 from slowrank.telemetry.schema import Owner
 from streams.columns import FloatArray, Mask
 from streams.node.batch import Batch, Shape
@@ -39,6 +39,11 @@ BUSY = 0.5
 # after such a pause was so all the time.
 PAUSE_SECONDS = 60.0
 
+# Share of the others' power below which a GPU does no heavier work than they. Chosen: GPUs at one power limit
+# draw it within 1 to 2 %; a clock that is 15 % lower takes off a tenth or more, as dynamic power is in
+# proportion to it.
+LESS_POWER = 0.95
+
 # Bits of NVML that say why a clock is low.
 STATED = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
 
@@ -57,6 +62,8 @@ class ClockHistory:
         self._was_full = np.zeros((nodes, shape.gpus), np.bool_)
         self._far_low_at = np.full((nodes, shape.gpus), -np.inf)
         self._stated = np.zeros((nodes, shape.gpus), np.int64)
+        # Watts, summed up while a clock is far below: negative where heavier work does not explain it.
+        self._excess = np.zeros((nodes, shape.gpus))
 
     def update(self, batch: Batch, increases: Increases) -> tuple[()]:
         """Add the columns [n, gpus]."""
@@ -74,7 +81,7 @@ class ClockHistory:
     def restart(self, node: int) -> None:
         """Compare with no clock before a reboot."""
         self._was_full[node] = False
-        self._far_low_at[node], self._stated[node] = -np.inf, 0
+        self._far_low_at[node], self._stated[node], self._excess[node] = -np.inf, 0, 0
 
     def forget(self, node: int) -> None:
         """Nothing outlives a restart."""
@@ -85,24 +92,33 @@ class ClockHistory:
     def _add_far_low(self, batch: Batch, clock: FloatArray) -> None:
         ts, reasons = batch.ts[:, None], batch.gpu["gpu.throttle_reasons"]
         stated = np.where(reasons > 0, reasons, 0).astype(np.int64) & STATED
-        far = below_others(clock, FAR) & ((stated > 0) | _unexplained(batch))
+        known = reasons >= 0
+        capped = known & (np.where(known, reasons, 0).astype(np.int64) & SW_POWER_CAP != 0)
+        far = below_others(clock, FAR) & ((stated > 0) | ~capped)
         compared = (clock > 0) & (np.isfinite(clock).sum(axis=1, keepdims=True) > LEAST_OTHERS)
         at = np.where(compared, -np.inf, self._far_low_at[batch.rows])
         at = self._far_low_at[batch.rows] = np.where(far, ts, at)
         lasts = ts - at <= PAUSE_SECONDS
         held = np.where(far, self._stated[batch.rows] | stated, self._stated[batch.rows])
         self._stated[batch.rows] = np.where(lasts, held, 0)
-        batch.gpu.columns[FAR_LOW] = lasts
+        excess = self._excess[batch.rows] + np.where(far, _excess_watts(batch, far, known), 0)
+        self._excess[batch.rows] = np.where(lasts, excess, 0)
+        batch.gpu.columns[FAR_LOW] = lasts & (excess < 0)
         batch.gpu.columns[HELD_BY] = self._stated[batch.rows]
 
 
-def _unexplained(batch: Batch) -> Mask:
-    """Return of which GPUs [n, gpus] neither the power limit nor the work explains a low clock.
+def _excess_watts(batch: Batch, far: Mask, known: Mask) -> FloatArray:
+    """Return how much more power GPUs [n, gpus] that are ``far`` below draw than lighter work would.
 
-    Heavier work than that of the siblings does, by the limit. Where no reasons are read, only GPUs of a job
-    are known to do the same work.
+    Heavier work than that of the siblings lowers the clock by the power limit, at which a GPU draws at least
+    as much as they. Minus infinity where that is no question: the reasons are ``known``, or a job gives all
+    the same work; 0 where no power is read.
     """
-    reasons = batch.gpu["gpu.throttle_reasons"]
-    known = reasons >= 0
-    capped = known & (np.where(known, reasons, 0).astype(np.int64) & SW_POWER_CAP != 0)
-    return np.asarray(~capped & (known | batch.in_job[:, None]))
+    excess = np.where(known | batch.in_job[:, None], -np.inf, 0)
+    for k in np.flatnonzero((far & (excess == 0)).any(axis=1)).tolist():
+        watts = batch.gpu["gpu.power_watts"][k]
+        read = np.isfinite(watts)
+        if read.sum() > LEAST_OTHERS:
+            row = watts[read]
+            excess[k, read] += row - LESS_POWER * median_of_others(row)
+    return np.asarray(excess)

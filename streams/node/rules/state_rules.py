@@ -255,7 +255,13 @@ GPU_STATES = (
         Symptom("throttle.power", "clocks", "warning", 3.0, alone=True),
         "NVML bit, slowrank hold",
     ),
-    _far_low_rule("clock", "no reason stated and no software power cap (4)", _far_low(0), "clock.low", 2.0),
+    _far_low_rule(
+        "clock",
+        "no reason stated and no software power cap (4); where none is read, in a job or with 5 % less power",
+        _far_low(0),
+        "clock.low",
+        2.0,
+    ),
     _far_low_rule(
         "thermal",
         "a thermal bit (32 or 64)",

@@ -63,10 +63,22 @@ def test_a_clock_far_below_its_siblings_for_minutes_is_a_finding(reasons, kind):
     assert finding.detected_at - (T0 + ONSET) <= 200
 
 
-def test_where_no_reasons_are_read_the_same_job_is_the_same_work():
-    """Otherwise one GPU may do heavier work than its siblings."""
-    assert list(found(locked(None), job_id="j")) == [("clock.low", 2)]
-    assert found(locked(None)) == {}
+def test_where_no_reasons_are_read_less_power_or_the_same_job_excludes_heavier_work():
+    """Heavier work than that of the siblings holds a GPU at the power limit; swings of its power do not
+    hide that it draws less in the mean."""
+
+    def heavier(t, gpu):
+        return locked(None)(t, gpu) | ({"gpu.power_watts": 690.0} if gpu == 2 else {})
+
+    def swinging(t, gpu):
+        watts = {"gpu.power_watts": 695.0 if t % 60 < 20 else 400.0}
+        return locked(None)(t, gpu) | (watts if gpu == 2 else {})
+
+    assert list(found(locked(None))) == [("clock.low", 2)]
+    assert list(found(swinging)) == [("clock.low", 2)]
+    assert list(found(heavier, job_id="j")) == [("clock.low", 2)]
+    assert found(heavier) == {}
+    assert found(lambda t, gpu: locked(None)(t, gpu) | {"gpu.power_watts": None}) == {}
 
 
 def test_pauses_of_a_job_neither_make_a_clock_low_nor_hide_it():

@@ -18,6 +18,7 @@ from slowrank.telemetry.messages import (
     Heartbeat,
     JobDeclared,
     JobEnded,
+    JobNodes,
     LinkDelay,
     LoadedMinute,
     MinuteMeans,
@@ -158,6 +159,11 @@ def check_message(message: StageMessage) -> StageMessage:
             _check_rank_pace(message)
         case StepsReported():
             _check_name(message.job_id)
+        case JobNodes():
+            if len(message.nodes) > JobNodes.MAX_NODES:
+                detail = f"{len(message.nodes)} nodes, at most {JobNodes.MAX_NODES}"
+                raise BadRecord("too_many_instances", detail)
+            _check_names((message.job_id, *message.nodes))
         case JobDeclared():
             _check_names((message.node, message.job_id))
             _check_text(message=message.message)

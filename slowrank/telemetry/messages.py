@@ -5,7 +5,7 @@ step rows of its job go. They stand beside the records, not in ``streams``, beca
 limits and because ``alerts`` weighs the suspicions.
 """
 
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import msgspec
 
@@ -256,6 +256,16 @@ class StepsReported(_Message, tag="steps_reported", frozen=True, kw_only=True):
     job_id: str
 
 
+class JobNodes(_Message, tag="job_nodes", frozen=True, kw_only=True):
+    """Nodes, at most ``MAX_NODES``, from which the step rows of the job come; they may send no samples."""
+
+    MAX_NODES: ClassVar[int] = 1000
+
+    ts: float
+    job_id: str
+    nodes: tuple[str, ...]
+
+
 class JobDeclared(_Message, tag="job_declared", frozen=True, kw_only=True):
     """What a job has declared by an event of ``node``: it explains changes of the job's level to people."""
 
@@ -277,6 +287,7 @@ StageMessage = (
     | StartupPhase
     | RankPace
     | StepsReported
+    | JobNodes
     | JobDeclared
 )
 """What travels on the topic ``suspicions``."""

@@ -39,7 +39,7 @@ from alerts.report.render import MAX_EVIDENCE
 from alerts.report.severity import severity
 from alerts.report.title import title
 from alerts.stated_severity import ORDER
-from slowrank.telemetry import HangVote, Subject, Suspicion
+from slowrank.telemetry import HangVote, Suspicion
 from slowrank.telemetry.records import Severity
 from streams.cluster.slow_transfers import harm, slows, slows_alone, the_one_port
 
@@ -116,17 +116,19 @@ class HangAttribution:
         self._moved: set[str] = set()
         self._pruned_at = -math.inf
 
-    def runs(self, subject: Subject, ts: float, *, votes: bool = False) -> None:
+    def runs(
+        self, cluster: str, node: str | None, job_id: str | None, ts: float, *, votes: bool = False
+    ) -> None:
         """Note from any message about a node which job it runs, and whether it can vote on a hang."""
-        if subject.node is None or subject.job_id is None:
+        if node is None or job_id is None:
             return
+        job = (cluster, job_id)
         if votes:
-            job = (subject.cluster, subject.job_id)
             first, last = self._voting.get(job, (ts, ts))
             self._voting[job] = min(first, ts), max(last, ts)
-        nodes = self._runs.setdefault((subject.cluster, subject.job_id), {})
-        first, last = nodes.get(subject.node, (ts, ts))
-        nodes[subject.node] = (min(first, ts), max(last, ts))
+        nodes = self._runs.setdefault(job, {})
+        first, last = nodes.get(node, (ts, ts))
+        nodes[node] = (min(first, ts), max(last, ts))
 
     def weighed(self, vote: HangVote) -> HangVote:
         """Return a vote of the steps; where nodes can vote on their job, it does not count alone."""

@@ -24,6 +24,7 @@ from alerts.reasoning.corroborate import awaits_next_attempt, excused, is_told_o
 from alerts.report.render import Sources, render, sources_of
 from slowrank.telemetry import (
     HangVote,
+    JobNodes,
     LinkDelay,
     LoadedMinute,
     NodeAnnounced,
@@ -110,11 +111,15 @@ class FindingStage:
                 if isinstance(record, HangVote):
                     self._stuck.update(record)
             case NodeAnnounced():
-                self._hangs.runs(record.subject, record.ts, votes=record.gpus > 0 < record.ports)
+                votes = record.gpus > 0 < record.ports
+                self._hangs.runs(record.cluster, record.node, record.job_id, record.ts, votes=votes)
                 self._incidents_of(record.cluster).add(record)
                 self._stuck.update(record)
             case StepsReported():
                 self._stuck.update(record)
+            case JobNodes():
+                for node in record.nodes:
+                    self._hangs.runs(record.cluster, node, record.job_id, record.ts)
             case StartupPhase():
                 self._startups.update(record)
             case LinkDelay():
@@ -136,7 +141,7 @@ class FindingStage:
 
     def _suspect(self, s: Suspicion) -> None:
         if not s.shadow:
-            self._hangs.runs(s.subject, s.ts)
+            self._hangs.runs(s.cluster, s.subject.node, s.subject.job_id, s.ts)
         # A detector on trial must not change live findings: incidents ignore its suspicions.
         if s.subject.node is not None and not s.shadow:
             self._incidents_of(s.cluster).add(s)
@@ -304,16 +309,25 @@ class FindingStage:
         A case comes dated as the first of the fatal faults that it took over from.
         """
         cluster = hang.subject.cluster
-        scopes = [self._of_node(cluster, node) for node in self._hangs.nodes_of(hang, self._now)]
-        silences = [next((c for c in scope.cases.values() if c.rule.with_hang), None) for scope in scopes]
-        dark = none_heard(silences, hang)
-        for scope in scopes:
+        scopes = {node: self._of_node(cluster, node) for node in self._hangs.nodes_of(hang, self._now)}
+        dark = none_heard(self._silences_of(cluster, scopes), hang)
+        for scope in scopes.values():
             for case in scope.cases.values():
                 membership = self._membership(scope, case)
                 if membership is not None:
                     yield self._incidents[cluster].shown[1].scope.cases[membership.incident]
                 elif explaining_key(scope, case, self.config) is None and not (dark and case.rule.with_hang):
                     yield replace(case, since=began_at(scope, case, self.config))
+
+    def _silences_of(self, cluster: str, scopes: Mapping[str, Scope]) -> list[Case | None]:
+        """Return for each node that sends telemetry the case that it is missing, None where it is not."""
+        incidents = self._incidents.get(cluster)
+        sending = {} if incidents is None else incidents.shown[1].layout.known
+        found = {
+            node: next((case for case in scope.cases.values() if case.rule.with_hang), None)
+            for node, scope in scopes.items()
+        }
+        return [case for node, case in found.items() if case is not None or node in sending]
 
     def _of_node(self, cluster: str, node: str) -> Scope:
         timeline = self._timelines.get((f"{cluster}/node/{node}", False))

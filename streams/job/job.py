@@ -5,7 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from detectors.straggler.core import DecisionCore, HeldSlow, StepResult
-from slowrank.telemetry import UNKNOWN_NODE, JobSteps, OpenStep, RankPace, StepsReported, Suspicion
+from slowrank.telemetry import (
+    UNKNOWN_NODE,
+    JobNodes,
+    JobSteps,
+    OpenStep,
+    RankPace,
+    StepsReported,
+    Suspicion,
+)
 from streams.job.aspect import Key
 from streams.job.config import JobStageConfig
 from streams.job.core import make_core
@@ -23,13 +31,18 @@ from streams.job.table import GpuPlace
 from streams.job.view import JobView
 from streams.open_suspicions import OpenSuspicions
 
-Out = list[Suspicion | RankPace | StepsReported]
+OfJob = Suspicion | RankPace | StepsReported | JobNodes
+
+Out = list[OfJob]
 """What a record gives rise to, in order; what follows the record appends to it."""
 
 # After so long with steps, and then again, a job is reported to the cluster stage. Chosen: before its
 # nodes can show a hang (``detectors.node.waiting``); four times in what a stage that is rebuilt reads, an
 # hour.
 _STEPS_AFTER_SECONDS, _STEPS_REPEAT_SECONDS = 120.0, 900.0
+
+# Time between two reports of the same nodes. Chosen: as ``streams.node.inventory`` announces them.
+_NODES_REPEAT_SECONDS = 300.0
 
 
 class OpenOfJob:
@@ -72,7 +85,7 @@ class Job:
         # The next whole step shows anew which ranks there are.
         self._restarted = True
         self._paces = Paces(record.job_id, ())
-        self._report_due = math.nan
+        self._report_due, self._nodes_due = math.nan, -math.inf
 
     @property
     def bytes_held(self) -> int:
@@ -157,6 +170,7 @@ class Job:
             core.resume(_moved(self._core.held(), self.roster, roster))
         self._core, self.roster, self._ranks, self._layout = core, roster, frozenset(roster), layout
         self._paces = Paces(self._job_id, roster)
+        self._nodes_due = -math.inf
         aligner.changed = False
         for key in open_:
             if _ends(key, self._ranks):
@@ -176,6 +190,9 @@ class Job:
                 out += open_.settle(standing, own, at)
         if at >= self._paces.due:
             out += self._paces.step(view, at)
+        if at >= self._nodes_due:
+            self._nodes_due = at + _NODES_REPEAT_SECONDS
+            out += self._nodes(at)
 
     def end(self, ts: float) -> list[Suspicion]:
         """Take that the job has ended: what is wrong with it is over, what is with its machines is not, but
@@ -208,6 +225,13 @@ class Job:
         self.aligner = aligner
         for detector in self._detectors:
             detector.restart(new_run=new_run)
+
+    def _nodes(self, ts: float) -> Iterator[JobNodes]:
+        """Yield the nodes that the job works on, as far as its rows name them."""
+        nodes, most = sorted({node for _, node, _ in self.places}), JobNodes.MAX_NODES
+        for k in range(0, len(nodes), most):
+            part = tuple(nodes[k : k + most])
+            yield JobNodes(cluster=self._cluster, ts=ts, job_id=self._job_id, nodes=part)
 
     def _view(
         self, core: DecisionCore, result: StepResult | None = None, late: frozenset[int] = frozenset()

@@ -6,11 +6,11 @@ Works as if row by row in the order of the log; how rows were batched into recor
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from slowrank.telemetry import JobEnded, JobSteps, RankPace, StepsReported, Suspicion
+from slowrank.telemetry import JobEnded, JobSteps, Suspicion
 from streams.job.catalogue import JOB_DETECTORS
 from streams.job.config import JobStageConfig
 from streams.job.detector import JobDetector
-from streams.job.job import Job, OpenOfJob, Out
+from streams.job.job import Job, OfJob, OpenOfJob, Out
 from streams.job.memory import JobMemory, Shortage, bytes_needed
 from streams.job.rows.step_aligner import Step
 from streams.job.rows.step_rows import Rows, rows_of
@@ -46,7 +46,7 @@ class JobStage:
         self._left_open: dict[JobKey, OpenOfJob] = {}
         self._shortage = Shortage(name)
 
-    def process(self, record: Input) -> Sequence[Suspicion | RankPace | StepsReported]:
+    def process(self, record: Input) -> Sequence[OfJob]:
         """Take one record of step rows, or the end of a job; anything else is not for this stage."""
         if isinstance(record, JobEnded):
             return self._end((record.cluster, record.job_id), record.ts)

@@ -9,6 +9,7 @@ from slowrank.telemetry import (
     Heartbeat,
     JobDeclared,
     JobEnded,
+    JobNodes,
     JobSteps,
     LoadedMinute,
     NodeAnnounced,
@@ -34,7 +35,7 @@ HEARTBEAT_SECONDS = 2
 # spool being drained. Chosen: far above the seconds that an exporter buffers, far below an outage.
 LIVE_SECONDS = 60.0
 
-_CAN_WAIT = NodeAnnounced | LoadedMinute | RankPace | StepsReported | JobDeclared
+_CAN_WAIT = NodeAnnounced | LoadedMinute | RankPace | StepsReported | JobNodes | JobDeclared
 
 # Fields of a ``PartitionState`` in its snapshots. When the last message came is of one process only.
 _KEPT = ("live", "watermark", "last_beat", "clusters", "senders")

@@ -19,6 +19,7 @@ from slowrank.telemetry import (
     Heartbeat,
     JobDeclared,
     JobEnded,
+    JobNodes,
     LinkDelay,
     LoadedMinute,
     MinuteMeans,
@@ -98,6 +99,7 @@ EXAMPLES: tuple[StageMessage, ...] = (
     StartupPhase(cluster="c", ts=NOW, node="n1", job_id="j", phase="image", began=NOW - 30, gpus=8),
     RankPace(cluster="c", ts=NOW, node="n1", gpu_index=3, job_id="j", rank=19, log_ratio=0.03, spread=0.01),
     StepsReported(cluster="c", ts=NOW, job_id="j"),
+    JobNodes(cluster="c", ts=NOW, job_id="j", nodes=("n1", "n2")),
     JobDeclared(cluster="c", ts=NOW, node="n1", job_id="j", code="job.schedule", message="batch 2048"),
 )
 
@@ -183,6 +185,7 @@ BROKEN: dict[type, list[dict[str, Any]]] = {
         {"spread": math.inf},
     ],
     StepsReported: [{"job_id": ""}, {"job_id": "a b"}],
+    JobNodes: [{"job_id": ""}, {"nodes": ("a b",)}, {"nodes": ("n",) * 1001}],
     JobDeclared: [{"job_id": ""}, {"node": "a b"}, {"code": "job.tea"}, {"message": "m" * 100_000}],
     Suspicion: [{"detector": ""}, {"onset": math.nan}, {"catalogue_id": "a b"}, {"rule_id": "r" * 129}],
     HangVote: [{"signal": "tea"}, {"detector": ""}, {"score": math.inf}, {"stuck_since": math.nan}],

@@ -768,7 +768,7 @@ def test_jobs_long_gone_are_forgotten():
     """Where a job ran is kept while its nodes are heard of or it has a case, and for an hour after."""
     joints = HangAttribution(FindingConfig())
     for s in announced():
-        joints.runs(s.subject, s.ts, votes=True)
+        joints.runs(s.cluster, s.subject.node, s.subject.job_id, s.ts, votes=True)
     stopped = update(None, hang()[0], FindingConfig())
     assert stopped is not None
     joints.prune(T0 + 3600, in_use=())

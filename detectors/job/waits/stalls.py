@@ -15,7 +15,8 @@ its ranks. That is suspected
 * where the job takes 1.05 times as long for them since the first,
 * unless it began within 1.5 times the usual distance from the first step seen: what one rank does for all, as
   saving, is there from the start. It is not for all where most ranks save in these steps and all those of one
-  machine take longer to; the first machine may save what the others do not have,
+  machine take longer to, or a single rank more than twice as long. The first machine, and the first rank of
+  each, may save what the others do not have,
 
 until twice the longest distance between two has passed without one. They are in loading where half of the
 excess of most of them is a longer loading than the median of all. The limits are chosen.
@@ -51,6 +52,10 @@ _AS_LONG = 0.5
 
 # Of the excess: what loading has of it, for the stall to be its.
 _MOSTLY = 0.5
+
+# Of the usual saving: up to that, a rank that is not the first of its machine may have a larger part to save.
+# Chosen: embeddings or an output layer make the part of their stage up to twice as large.
+_LARGER_PART = 2.0
 
 # Stalls kept, and steps after which one is forgotten.
 _KEPT, _FORGOTTEN_STEPS = 64, 3000
@@ -138,11 +143,25 @@ class Stalls:
         as_long = frozenset(np.flatnonzero(of_machine & (excess >= _AS_LONG * seconds)).tolist())
         started = ended - float(times.step[rank])
         loading = bool(times.data[rank] - nan_median(times.data) >= _MOSTLY * seconds)
-        saving_alike = _saves_alike(times, of_machine, _MOSTLY * seconds)
+        saving_alike = self._saves_alike(times, rank, _MOSTLY * seconds)
         self._stalls.append(
             _Stall(self._step, started, ended, machine, rank, seconds, loading, as_long, saving_alike)
         )
         return True
+
+    def _saves_alike(self, times: StepTimes, rank: int, longer: float) -> bool:
+        """Return whether most ranks save, and ``rank``, or each of its machine, takes so much longer to,
+        and does not save what the others do not have."""
+        saving = np.nan_to_num(times.checkpoint)
+        if np.count_nonzero(saving > 0) <= MOST_OF_MACHINE * saving.size:
+            return False
+        of_machine = self._machines == self._machines[rank]
+        usual = np.median(saving[~of_machine])
+        slow = saving - usual >= longer
+        if slow[of_machine].all():
+            return bool(self._machines[rank] != self._machines[0] and of_machine.sum() > 1)
+        is_first = rank == np.flatnonzero(of_machine)[0]
+        return bool(slow[rank] and not is_first and saving[rank] > _LARGER_PART * usual)
 
     def _look(self, now: float) -> Stalling | None:
         while self._stalls and self._step - self._stalls[0].step > _FORGOTTEN_STEPS:
@@ -159,7 +178,7 @@ class Stalls:
             return None
         at = np.array([stall.step for stall in own])
         apart = np.diff(at)
-        alike = machine != self._machines[0] and 2 * sum(stall.saving_alike for stall in own) > len(own)
+        alike = 2 * sum(stall.saving_alike for stall in own) > len(own)
         from_start = at[0] <= _FROM_START * np.median(apart) and not alike
         if from_start or self._step - at[-1] > _OVER * apart.max():
             return None
@@ -197,14 +216,6 @@ def _is_no_chance(count: int, of_all: int, among: int, share: float) -> bool:
     """Return whether one of so many, with a ``share`` of the ranks, has more of all stalls than any has by
     chance."""
     return among > 1 and count >= _FEWEST and among * at_least(count, of_all, share) < _CHANCE
-
-
-def _saves_alike(times: StepTimes, of_machine: npt.NDArray[np.bool_], longer: float) -> bool:
-    """Return whether most ranks save, and each of one machine's takes so much longer to than these."""
-    saving = np.nan_to_num(times.checkpoint)
-    if of_machine.sum() < 2 or np.count_nonzero(saving > 0) <= MOST_OF_MACHINE * saving.size:
-        return False
-    return bool((saving[of_machine] - np.median(saving[~of_machine]) >= longer).all())
 
 
 def _by_itself(times: StepTimes) -> Floats:

@@ -126,6 +126,20 @@ def test_a_machine_that_saves_for_longer_from_the_start_stalls(machine, named, o
     assert (found is not None) == (named and of == PER_MACHINE)
 
 
+@pytest.mark.parametrize(
+    ("rank", "seconds", "named"),
+    [(9, 7.0, True), (1, 7.0, True), (8, 7.0, False), (0, 7.0, False), (9, 3.9, False)],
+)
+def test_a_rank_that_saves_for_longer_than_its_share_from_the_start_stalls(rank, seconds, named):
+    """Unless it is the first of its machine, which may save for it, or its part may be twice as large."""
+
+    def saving(number):
+        return {r: seconds if r == rank else 2.0 for r in range(RANKS)} if number % 50 == 0 else {}
+
+    _, found = told(saving, part="checkpoint", parts=("compute", "wait", "checkpoint"))
+    assert (found and found.ranks) == ((rank,) if named else None)
+
+
 def test_it_is_over_when_two_stalls_are_missed():
     stalls = every(50, CULPRIT)
     found, last = told(lambda number: stalls(number) if number < 420 else {})

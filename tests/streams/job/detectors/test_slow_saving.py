@@ -53,6 +53,13 @@ def test_a_node_that_saves_more_slowly_than_the_others_is_named(since):
     assert {s.subject.node for s in found} == {"n2"}
 
 
+@pytest.mark.parametrize("since", [0, 120])
+def test_a_rank_that_saves_more_slowly_than_the_others_is_named(since):
+    """Also where it did so from the start."""
+    found = suspicions(lambda number, rank: 8.0 if rank == 9 and number >= since else 2.0)
+    assert {(s.kind, s.subject.node, s.subject.rank) for s in found} == {("straggler.intermittent", "n2", 9)}
+
+
 @pytest.mark.parametrize("saves", [lambda _, rank: 8.0 * (rank == 0), lambda _, rank: 2.0 + 6.0 * (rank < 4)])
 def test_what_the_first_rank_or_machine_saves_for_all_accuses_nobody(saves):
     assert suspicions(saves) == []

@@ -18,10 +18,13 @@ _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The most likely explanation, how sure it is, the others above 5 %, and what was found fine."""
+    """The most likely explanation, its share of all, the others above 5 %, and what was found fine.
+
+    None, and left out of the JSON, where it is the finding's own kind and nothing else was weighed.
+    """
 
     hypothesis: str
-    confidence: float
+    confidence: float | None = None
     alternatives: dict[str, float] = field(default_factory=dict)
     ruled_out: tuple[str, ...] = ()
 
@@ -141,6 +144,7 @@ class Finding:
         fields["detection_delay_seconds"] = round(self.detected_at - self.onset, 3)
         fields["action"]["advice"] = _known(fields["action"]["advice"] or {}) or None
         fields["action"] = _known(fields["action"])
+        fields["cause"] = _known(fields["cause"] or {}) or None
         return _known(fields)
 
 

@@ -114,7 +114,7 @@ def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
     A detector that names hypotheses is taken at its relative log-odds; one that does not argues for its own
     kind. For each hypothesis the families' arguments add up. A symptom by itself explains nothing, so its own
     kind enters with log-odds 0; what another hypothesis explains (a low clock, by a throttle) does not
-    compete with it.
+    compete with it. Without a competitor the kind itself has no share.
     """
     members = tuple(suspicions)
     argued: dict[str, dict[str, float]] = {}
@@ -133,7 +133,9 @@ def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
     best = min(shares, key=lambda name: (-shares[name], name != kind, name))
     others = {n: round(p, 4) for n, p in sorted(shares.items()) if n != best and p > MENTIONED_ABOVE}
     cleared = {name for s in members for name in s.ruled_out} - shares.keys()
-    return Cause(best, round(shares[best], 4), others, tuple(sorted(cleared)))
+    # A finding does not explain itself: alone, its own kind is all of nothing.
+    share = None if list(shares) == [kind] else round(shares[best], 4)
+    return Cause(best, share, others, tuple(sorted(cleared)))
 
 
 def _arguments(s: Suspicion) -> Mapping[str, float]:

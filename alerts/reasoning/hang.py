@@ -32,6 +32,8 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Literal
 
+import msgspec
+
 from slowrank.telemetry import Evidence, HangVote, Suspicion
 from slowrank.telemetry.records import Suspect
 
@@ -198,7 +200,8 @@ def weighed(suspicions: Collection[Suspicion]) -> list[Suspicion]:
 
     What was said before its last step, as its start, is about another pause; a pause that has lasted for
     longer than any is not what was announced; and that it has left the node which the others wait for is no
-    evidence against a hang.
+    evidence against a hang. That it has left others is full evidence where enough say so (``ended``), and of
+    fewer in proportion.
     """
     votes = votes_among(suspicions)
     now = max((v.ts for v in votes), default=0.0)
@@ -207,7 +210,13 @@ def weighed(suspicions: Collection[Suspicion]) -> list[Suspicion]:
     against = [v for v in votes if v.signal in ("paused", "ended", "left")]
     void = {id(v) for v in against if v.onset < since or (v.signal == "left" and v.subject.node in gone)}
     void |= {id(v) for v in against if v.signal == "paused" and now - v.onset >= LONGEST_PAUSE_SECONDS}
-    return [s for s in suspicions if id(s) not in void]
+    nodes = max((v.nodes for v in votes if v.signal == "no_progress"), default=0)
+    left = [v for v in against if v.signal == "left" and id(v) not in void]
+    share = min(1.0, _nodes(left) / (NODE_SHARE * nodes)) if nodes else 1.0
+    weaker = {
+        id(v): msgspec.structs.replace(v, log_likelihood_ratio=share * v.log_likelihood_ratio) for v in left
+    }
+    return [weaker.get(id(s), s) for s in suspicions if id(s) not in void]
 
 
 def suspects(suspicions: Iterable[Suspicion]) -> tuple[Suspect, ...]:

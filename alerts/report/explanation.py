@@ -27,12 +27,12 @@ Document = Mapping[str, Any]
 def cause_share(cause: Mapping[str, Any]) -> float | None:
     """Return the share of a cause of ``finding.v1`` among its hypotheses.
 
-    None where a symptom stands alone: all of nothing. It explains nothing by itself, whether telemetry that
-    would show a cause was looked at or never sent.
+    None where nothing was weighed against it: a finding of today leaves it out, one of an earlier release has
+    1 for a symptom.
     """
-    share = float(cause.get("confidence") or 0.0)
-    alone = share >= 1.0 and kind_of(str(cause.get("hypothesis"))).standing is Standing.SYMPTOM
-    return None if alone else share
+    share = cause.get("confidence")
+    symptom = kind_of(str(cause.get("hypothesis"))).standing is Standing.SYMPTOM
+    return None if share is None or (share >= 1.0 and symptom) else float(share)
 
 
 @dataclass(frozen=True, slots=True)

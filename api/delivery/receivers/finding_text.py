@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from alerts.report.explanation import cause_share
 from api.delivery.receivers.receiver import Finding
 
 _ENDED = frozenset({"resolved", "expired"})
@@ -41,9 +42,9 @@ def facts(finding: Finding) -> list[tuple[str, str]]:
     cost = "not gating a job" if per_hour is None else f"{per_hour:.1f} GPU-h per hour"
     if so_far is not None:
         cost += f", {so_far:.1f} so far"
-    why = (
-        "not known" if not cause else f"{cause.get('hypothesis')} ({100 * cause.get('confidence', 0):.0f} %)"
-    )
+    share = cause_share(cause) if cause else None
+    why = str(cause.get("hypothesis")) if cause else "not known"
+    why += "" if share is None else f" ({100 * share:.0f} %)"
     jobs = ", ".join(map(str, blast.get("jobs", ())[:3])) or "no job"
     return [
         ("Since", str(finding.get("onset", "unknown"))),

@@ -53,7 +53,9 @@ class AlarmLog:
     def _updated(self, alarm: Alarm, finding: Finding, now: float) -> Alarm:
         """Return the alarm with its times unchanged and the content of its latest open version."""
         cause = finding.cause
-        shares = {cause.hypothesis: cause.confidence, **cause.alternatives} if cause else {}
+        # Without a share nothing else was weighed.
+        sure = None if cause is None else 1.0 if cause.confidence is None else cause.confidence
+        shares = {} if cause is None or sure is None else {cause.hypothesis: sure, **cause.alternatives}
         return replace(
             alarm,
             kind=finding.kind,
@@ -66,7 +68,7 @@ class AlarmLog:
             severity=max(alarm.severity, finding.severity, key=lambda s: [*ORDER].index(s)),
             confidence=finding.confidence,
             causes=tuple(sorted(shares, key=lambda name: -shares[name])),
-            cause_confidence=cause.confidence if cause else None,
+            cause_confidence=sure,
         )
 
     def _places(self, subject: Subject) -> Places:

@@ -111,7 +111,7 @@ def test_symptom_is_explained_by_the_cause_seen_beside_it():
     """A slow rank with a thermal throttle is a thermal throttle; alone it is a slow rank."""
     alone = cause("straggler.fail_slow", [vote(hypotheses={"straggler.fail_slow": 6.0})])
     both = cause("straggler.fail_slow", [vote(), vote("clocks", 3.0, kind="throttle.thermal")])
-    assert (alone.hypothesis, alone.confidence) == ("straggler.fail_slow", 1.0)
+    assert (alone.hypothesis, alone.confidence) == ("straggler.fail_slow", None)
     assert both.hypothesis == "throttle.thermal"
     assert both.alternatives == {} or set(both.alternatives) == {"straggler.fail_slow"}
 
@@ -210,6 +210,14 @@ def test_a_reason_takes_the_votes_of_what_it_explains(general, reason):
     voices = [vote("clocks", 3.0, kind=general), vote("clocks", 2.0, kind=reason)]
     assert cause("straggler.fail_slow", voices) == Cause(reason, 1.0)
     assert cause("straggler.fail_slow", voices[:1]).hypothesis == general
+
+
+@pytest.mark.parametrize("kind", ["straggler.fail_slow", "host.cpu_contention", "clock.low"])
+def test_a_kind_that_stands_alone_has_no_share(kind):
+    """It does not explain itself: a share of one would be all of nothing."""
+    assert cause(kind, [vote("clocks", 3.0, kind=kind)]) == Cause(kind)
+    weighed = cause(kind, [vote("clocks", 3.0, kind=kind), vote("nic", 2.0, kind="link.nic_slow")])
+    assert weighed.confidence is not None
 
 
 @pytest.mark.parametrize(

@@ -334,6 +334,16 @@ def test_what_was_said_before_the_last_step_does_not_make_a_hang_less_sure(signa
     assert len(weighed([said(nodes=4), *votes(3, spinning=0.0), told])) == counted
 
 
+@pytest.mark.parametrize(("left", "weight"), [(1, -4.0 / 9), (3, -12.0 / 9), (9, -4.0), (10, -4.0)])
+def test_a_few_nodes_that_the_job_has_left_make_a_hang_little_less_sure(left, weight):
+    """In proportion to those who must say so for the job to have ended."""
+    gone = [said(f"m{i}", signal="left", onset=900.0, weight=-4.0) for i in range(left)]
+    stopped = said(nodes=10, alone=True)
+    counted = weighed([stopped, *gone])
+    assert [v.log_likelihood_ratio for v in counted[1:]] == pytest.approx([weight] * left)
+    assert ended([stopped], gone) == (left >= 9)
+
+
 @pytest.mark.parametrize(("now", "counted"), [(611.0, 2), (612.0, 1)])
 def test_a_pause_that_lasts_for_longer_than_any_makes_a_hang_no_less_sure(now, counted):
     """Ten minutes after it was announced it excuses none either."""

@@ -124,6 +124,7 @@ def test_places_begin_with_a_small_letter_in_sentences():
         ("straggler.fail_slow", 1.0, None),
         ("straggler.fail_slow", 0.73, 0.73),
         ("straggler.intermittent", 1.0, None),
+        ("host.cpu_contention", None, None),
         ("throttle.thermal", 1.0, 1.0),
         ("host.cpu_contention", 1.0, 1.0),
         ("xid.79", 1.0, 1.0),

@@ -12,6 +12,7 @@ from slowrank.telemetry.records import JobSteps, NodeSample, Record
 from slowrank.telemetry.rows import sample_rows
 from slowrank.telemetry.rows.json_lines import NOT_JSON, decode_line
 from slowrank.telemetry.rows.json_rows import Assembler, tick_of
+from slowrank.telemetry.rows.rounds import rounds
 
 # Bytes on the wire, inflated bytes and their ratio, so that a small body cannot fill the memory. Chosen:
 # 20 MiB are some 3,000 records of a node with eight GPUs (7 kB each as JSON with named fields).
@@ -99,6 +100,14 @@ class Batch:
             self.refuse(self.lines[index], bad)
 
 
+@dataclass(slots=True)
+class _Tick:
+    """Rows of one node and time, or one other row, with the numbers of their lines."""
+
+    lines: list[int] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+
 def is_gzip(data: bytes) -> bool:
     """Return whether ``data`` begins as gzip does, which no row can."""
     return data.startswith(b"\x1f\x8b")
@@ -143,14 +152,27 @@ def read(data: bytes, *, now: float, clusters: Sequence[str] = ()) -> Batch:
     """
     batch = Batch()
     taken: list[tuple[Record, Sequence[int]]] = []
-    for lines, rows in _groups(_rows(data, batch)):
-        try:
-            records = [_checked(record, now, clusters) for record in _assembled(rows)]
-        except BadRecord as bad:
-            batch.refuse(lines, bad)
-        else:
-            taken.extend((record, lines) for record in records)
+
+    def take(ticks: Sequence[_Tick]) -> None:
+        lines = [number for tick in ticks for number in tick.lines]
+        found = _checked_records(ticks, now, clusters)
+        if not isinstance(found, BadRecord):
+            taken.extend((record, lines) for record in found)
             batch.accepted += len(lines)
+        elif len(ticks) == 1:
+            batch.refuse(lines, found)
+        else:
+            # What is wrong with the rows of one device is not with those of the others.
+            right, wrong = list[_Tick](), list[_Tick]()
+            for tick in ticks:
+                fits = not isinstance(_checked_records([tick], now, clusters), BadRecord)
+                (right if fits else wrong).append(tick)
+            parts = [[tick] for tick in wrong] if wrong else [[tick] for tick in right]
+            for part in parts + ([right] if wrong and right else []):
+                take(part)
+
+    for ticks in _groups(_rows(data, batch)):
+        take(ticks)
     # In order of time: of a node, the stages drop a sample that is older than the last.
     taken.sort(key=lambda one: (one[0].ts, one[1][0]))
     batch.records, batch.lines = [record for record, _ in taken], [lines for _, lines in taken]
@@ -158,17 +180,22 @@ def read(data: bytes, *, now: float, clusters: Sequence[str] = ()) -> Batch:
     return batch
 
 
-def _groups(numbered: Iterable[tuple[int, Row]]) -> Iterator[tuple[Sequence[int], Sequence[Row]]]:
-    """Yield the lines and rows of each record: sample rows of one node and time, wherever they stand."""
-    samples: dict[tuple[Any, ...], tuple[list[int], list[Row]]] = {}
+def _groups(numbered: Iterable[tuple[int, Row]]) -> Iterator[Sequence[_Tick]]:
+    """Yield what makes each record: the sample rows of one round of a node, wherever they stand, by time."""
+    nodes: dict[tuple[str, str], dict[str | float, _Tick]] = {}
     for number, row in numbered:
         if kind_of(row) != "sample":
-            yield [number], [row]
+            yield [_Tick([number], [row])]
             continue
-        lines, rows = samples.setdefault(tick_of(row), ([], []))
-        lines.append(number)
-        rows.append(row)
-    yield from samples.values()
+        cluster, node, ts = tick_of(row)
+        tick = nodes.setdefault((cluster, node), {}).setdefault(ts, _Tick())
+        tick.lines.append(number)
+        tick.rows.append(row)
+    for ticks in nodes.values():
+        yield from ([tick] for ts, tick in ticks.items() if isinstance(ts, str))
+        times = sorted(ts for ts in ticks if not isinstance(ts, str))
+        for together in rounds(times, [ticks[ts].rows for ts in times]):
+            yield [ticks[times[k]] for k in together]
 
 
 def _rows(data: bytes, batch: Batch) -> Iterator[tuple[int, Row]]:
@@ -216,10 +243,19 @@ def _fault(row: Row) -> tuple[str, BadRecord] | None:
     return sample_rows.fault(row) if kind_of(row) == "sample" else None
 
 
-def _assembled(rows: Sequence[Row]) -> Iterator[Record]:
-    assembler = Assembler()
-    for row in rows:
-        yield from assembler.add(row)
+def _checked_records(ticks: Sequence[_Tick], now: float, clusters: Sequence[str]) -> list[Record] | BadRecord:
+    """Return the records of the rows of ``ticks``, or what is wrong with them."""
+    try:
+        return [_checked(record, now, clusters) for record in _assembled(ticks)]
+    except BadRecord as bad:
+        return bad
+
+
+def _assembled(ticks: Sequence[_Tick]) -> Iterator[Record]:
+    assembler, last = Assembler(), ticks[-1].rows[0].get("ts")
+    for tick in ticks:
+        for row in tick.rows:
+            yield from assembler.add(row if tick is ticks[-1] else {**row, "ts": last})
     yield from assembler.flush()
 
 

@@ -1,8 +1,7 @@
 """Builds records in order of event time from the rows of files, independent of how rows are split into files.
 
 Step rows of one node and one second make a record, and so do the sample rows of one round of readings of a
-node: those of one time stamp, and of following ones that repeat no series, come from the same job and sender,
-and begin within most of the time after which series repeat.
+node.
 """
 
 import itertools
@@ -11,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -29,6 +27,7 @@ from slowrank.telemetry.checks import (
 )
 from slowrank.telemetry.names import COORDS, SUBJECT_NUMBERS, SUBJECT_TEXTS, unknown_metric
 from slowrank.telemetry.rows.json_rows import AMOUNTS, Assembler, open_step_record, whole_numbers
+from slowrank.telemetry.rows.rounds import labels_of, rounds
 from slowrank.telemetry.rows.sample_rows import fault
 from slowrank.telemetry.schema import (
     CURRENT_STEP_SCHEMA,
@@ -52,25 +51,12 @@ _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
 _LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSING}
 _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
 
-# Share of the usual time between two readings of a series that one round takes at most. Chosen: reading GPU
-# by GPU may take most of it; what comes later is nearer to the next round.
-_ROUND = 0.8
-# The longest round where no series is read twice. Chosen: tools that read so seldom have milliseconds between
-# devices.
-_ONLY_ROUND_SECONDS = 0.5
-
-# Fields of a row that name the source of its record.
-_SENDER = ("job_id", "boot_id", "seq")
-
 # Rows over 1, and their share, from which on a metric is taken for a percentage. Chosen: single wrong values
 # say nothing of the others.
 _PERCENTAGES, _PERCENTAGES_SHARE = 10, 0.01
 
 # Examples of rows that are set aside for one reason. Chosen: those of all reasons fit on a screen.
 MOST_EXAMPLES = 4
-
-_Series = tuple[str, str]
-"""Metric and instance."""
 
 # Order of records with equal times, independent of the order in the files.
 _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
@@ -208,7 +194,7 @@ class _Steps:
             integer_of(row, "attempt", 0),
             text_of(row, "node", UNKNOWN_NODE),
             integer_of(row, "world_size", 0),
-            _labels(row),
+            labels_of(row),
         )
         if head not in self._heads:
             # Raises on a bad name here, so that its line is reported.
@@ -335,18 +321,9 @@ class _Samples:
         """Yield the rows of each round, in order of cluster, node and time, with the time of the last."""
         for _, group in itertools.groupby(sorted(self._ticks, key=_node_first), key=lambda key: key[1:]):
             keys = list(group)
-            read = [_series(self._ticks[key]) for key in keys]
-            longest = _longest_round([key[0] for key in keys], read)
-            last, began, rows = keys[0], keys[0][0], list[Row]()
-            seen, sender = set[_Series](), dict[str, set[str]]()
-            for key, series in zip(keys, read, strict=True):
-                own = _sender(self._ticks[key])
-                differs = any(name in sender and sender[name] != values for name, values in own.items())
-                if key[0] - began >= longest or differs or not seen.isdisjoint(series):
-                    yield last, rows
-                    began, rows, seen, sender = key[0], [], set(), {}
-                last, rows, seen, sender = key, [*rows, *self._ticks[key]], seen | series, sender | own
-            yield last, rows
+            ticks = [self._ticks[key] for key in keys]
+            for together in rounds([key[0] for key in keys], ticks):
+                yield keys[together[-1]], [row for k in together for row in ticks[k]]
 
     def _set_percentages_aside(self, found: Read) -> None:
         """Set aside what is left of metrics that are percentages in many rows: 1 of them is no ratio of 1."""
@@ -369,33 +346,6 @@ class _Samples:
 def _node_first(key: tuple[float, str, str]) -> tuple[str, str, float]:
     ts, cluster, node = key
     return cluster, node, ts
-
-
-def _series(rows: Iterable[Row]) -> set[_Series]:
-    return {(row["metric"], str(row.get("instance", ""))) for row in rows}
-
-
-def _sender(rows: Iterable[Row]) -> dict[str, set[str]]:
-    """Return what the rows say of their job, boot and record, and the labels of their node."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        for name in _SENDER:
-            if row.get(name) not in (None, ""):
-                found[name].add(str(row[name]))
-        for name, value in _labels(row):
-            found[f"labels.{name}"].add(value)
-    return dict(found)
-
-
-def _longest_round(times: Sequence[float], read: Iterable[set[_Series]]) -> float:
-    """Return the seconds that a round takes at most; ``read``: the series that were read at each of the
-    ``times``."""
-    last: dict[_Series, float] = {}
-    between: list[float] = []
-    for ts, series in zip(times, read, strict=True):
-        between += [ts - last[one] for one in series & last.keys()]
-        last |= dict.fromkeys(series, ts)
-    return _ROUND * median(between) if between else _ONLY_ROUND_SECONDS
 
 
 def _pieces(cuts: list[int]) -> Iterator[tuple[int, int]]:
@@ -453,13 +403,6 @@ def _whole(row: Row, name: str) -> int:
         return integer_of(row, name)
     amount = number_of(row, name)
     return MISSING_INT if math.isnan(amount) else round(amount)
-
-
-def _labels(row: Row) -> tuple[tuple[str, str], ...]:
-    labels = row.get("labels")
-    if not isinstance(labels, dict):
-        return ()
-    return tuple(sorted((str(name), str(value)) for name, value in labels.items() if value not in (None, "")))
 
 
 def _node(head: tuple[Any, ...]) -> Node:

@@ -47,6 +47,37 @@ def test_rows_of_every_kind_become_records():
     assert (batch.accepted, batch.rejected) == (4, {})
 
 
+def stamped(value=0.5):
+    """Rows of two rounds of four GPUs, each stamped by itself, as they come from nvidia-smi."""
+    return [
+        SAMPLE | {"ts": NOW - 10 + 5 * n + 0.02 * gpu, "instance": str(gpu), "value": value}
+        for n in range(2)
+        for gpu in range(4)
+    ]
+
+
+def gpus(batch):
+    return [record.gpu_ids for record in batch.records if isinstance(record, NodeSample)]
+
+
+def test_rows_of_a_round_are_one_record_as_in_files():
+    """Dated by the last of it; a series that comes again, or another job, begins the next one."""
+    batch = read(ndjson(*stamped()), now=NOW)
+    assert [r.ts - NOW for r in batch.records] == pytest.approx([-9.94, -4.94])
+    assert gpus(batch) == [("0", "1", "2", "3")] * 2
+    assert (batch.accepted, batch.lines) == (8, [[0, 1, 2, 3], [4, 5, 6, 7]])
+    jobs = [row | {"job_id": "j" if k < 2 else "k"} for k, row in enumerate(stamped()[:4])]
+    assert gpus(read(ndjson(*jobs), now=NOW)) == [("0", "1"), ("2", "3")]
+
+
+def test_a_wrong_row_of_a_round_costs_the_others_nothing():
+    rows = stamped()[:4]
+    rows[2] |= {"value": "many"}
+    batch = read(ndjson(*rows), now=NOW)
+    assert gpus(batch) == [("0", "1", "3")]
+    assert ([error.line for error in batch.errors], batch.accepted) == ([2], 3)
+
+
 METRICS = ("gpu.power_watts", "gpu.temp_celsius", "gpu.utilization_ratio")
 
 

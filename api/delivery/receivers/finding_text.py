@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from alerts.report.explanation import cause_share
 from api.delivery.receivers.receiver import Finding
 
 _ENDED = frozenset({"resolved", "expired"})
@@ -42,7 +41,8 @@ def facts(finding: Finding) -> list[tuple[str, str]]:
     cost = "not gating a job" if per_hour is None else f"{per_hour:.1f} GPU-h per hour"
     if so_far is not None:
         cost += f", {so_far:.1f} so far"
-    share = cause_share(cause) if cause else None
+    # A cause against which nothing was weighed has no share.
+    share = cause.get("confidence") if cause else None
     why = str(cause.get("hypothesis")) if cause else "not known"
     why += "" if share is None else f" ({100 * share:.0f} %)"
     jobs = ", ".join(map(str, blast.get("jobs", ())[:3])) or "no job"

@@ -22,14 +22,18 @@ FIRST_LOOK = 6
 # Inspector writes them only with NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES, which has this default.
 MIN_BYTES = 8192
 
-# Steps in which one that takes ``LONGEST`` times the median shows that the sequence was too short: equal
-# buckets, of which one is preceded by the compute of the step. Afterwards it is a pause. Chosen: more than
-# the equal buckets of a step.
+# Steps in which two that take ``LONGEST`` times the median show that the sequence was too short: equal
+# buckets, of which one is preceded by the compute of the step. One alone is a pause, as are those afterwards.
+# Chosen: more than the equal buckets of two steps.
 LONGEST = 3.0
 PROBATION = 64
 
-# Seconds that a sequence which has passed ``PROBATION`` may be away before another takes its place. Chosen:
-# longer than most evaluations, whose collectives differ and are no steps of training.
+# Share of the collectives that a sequence must cover. Chosen: below what evaluations leave of most jobs, and
+# above what a layer of FSDP covers of its steps, in forward or backward: two thirds.
+COVERED = 0.7
+
+# Seconds that a sequence may be away before another takes its place. Chosen: longer than most evaluations,
+# whose collectives differ and are no steps of training.
 LAPSE_SECONDS = 300.0
 
 
@@ -54,16 +58,28 @@ class _Pattern:
     steps: list[float] = field(default_factory=list)
     """Seconds of the first steps."""
 
+    covered: int = 0
+    total: int = 0
+    """Collectives of whole or present repetitions, and all, since the sequence was found."""
+
     @property
-    def established(self) -> bool:
-        return len(self.steps) >= PROBATION
+    def covers(self) -> bool:
+        """Return whether the sequence is that of most collectives."""
+        return self.covered >= COVERED * self.total
+
+    def count(self, covered: int) -> None:
+        """Count one more collective, which is of the sequence or not."""
+        self.total, self.covered = self.total + 1, self.covered + covered
+        if self.total > MAX_HISTORY:
+            self.total, self.covered = self.total // 2, self.covered // 2
 
     def too_short(self, seconds: float) -> bool:
         """Return whether a step of these seconds shows that the sequence is a part of the step."""
-        if self.established:
+        if len(self.steps) >= PROBATION:
             return False
         self.steps.append(seconds)
-        return seconds > LONGEST * median(self.steps)
+        longest = LONGEST * median(self.steps)
+        return seconds > longest and sum(each > longest for each in self.steps) > 1
 
 
 @dataclass(slots=True)
@@ -80,8 +96,6 @@ class StepSequence:
     _pattern: _Pattern | None = None
     _since: float | None = None
     _interrupted_at: float = 0.0
-    _first_steps: dict[tuple[Kind, ...], list[float]] = field(default_factory=dict)
-    """Those of every sequence so far: one that comes back need not prove itself again."""
 
     @property
     def seconds(self) -> float | None:
@@ -116,9 +130,7 @@ class StepSequence:
             tail = history[start:]
             period = step_period([_kind(one) for one in tail], [one.stop for one in tail])
             if period is not None:
-                first, pattern = _pattern(tail, period)
-                pattern.steps = self._first_steps.setdefault(tuple(pattern.kinds), pattern.steps)
-                self._pattern = pattern
+                first, self._pattern = _pattern(tail, period)
                 return [span for one in tail[first:] for span in self._follow(one)]
         if len(history) == MAX_HISTORY:
             # Else each further collective would be a search.
@@ -133,28 +145,26 @@ class StepSequence:
             self._resume(one, pattern)
             return
         if _kind(one) != pattern.kinds[pattern.at]:
-            self._interrupt(one, pattern)
+            pattern.at, self._since, self._interrupted_at = None, None, one.stop
+            self._resume(one, pattern)
             return
+        pattern.count(1)
         if pattern.at == 0:
             yield from self._complete(one, pattern)
         pattern.at = (pattern.at + 1) % len(pattern.kinds)
-
-    def _interrupt(self, one: Operation, pattern: _Pattern) -> None:
-        """Take that another collective has come than the sequence has here."""
-        if pattern.established:
-            pattern.at, self._since, self._interrupted_at = None, None, one.stop
-            return
-        # What follows is learned from itself alone.
-        self._history.clear()
-        self._forget()
 
     def _resume(self, one: Operation, pattern: _Pattern) -> None:
         """Go on after the first whole repetition that follows an interruption; without one learn anew."""
         size = len(pattern.kinds)
         last = [self._history[i] for i in range(-min(size, len(self._history)), 0)]
-        if [_kind(each) for each in last] == pattern.kinds:
+        whole = [_kind(each) for each in last] == pattern.kinds
+        pattern.count(size if whole else 0)
+        if whole:
             pattern.at, self._since = 0, last[0].stop
+        elif not pattern.covers:
+            self._forget()
         elif one.stop - self._interrupted_at > LAPSE_SECONDS:
+            # What is of before would have to repeat as well.
             self._history.clear()
             self._forget()
 

@@ -128,9 +128,10 @@ def test_the_rank_that_the_others_wait_for_waits_least(tmp_path):
     assert wait[0] - wait[2] == pytest.approx(0.2, abs=0.02)
 
 
-def test_a_pause_is_one_long_step(tmp_path):
-    """A checkpoint of half a minute does not change the sequence once it is established."""
-    writer = Writer(tmp_path, ranks=2, buckets=(9_000,), pause_after=80)
+@pytest.mark.parametrize("after", [40, 80])
+def test_a_pause_is_one_long_step(tmp_path, after):
+    """A checkpoint of half a minute does not change the sequence, in the first steps either."""
+    writer = Writer(tmp_path, ranks=2, buckets=(9_000,), pause_after=after)
     writer.run(120)
 
     rows, steps = rows_of(writer, 0, pieces=30)
@@ -215,11 +216,11 @@ def test_steps_go_on_after_an_evaluation(pieces):
 def test_another_sequence_takes_the_place_of_one_that_stays_away():
     """As when the batch grows; until then it may be an evaluation."""
     steps = RankSteps()
-    steps.add(all_reduces(100))
-    rows = steps.add(all_reduces(400, start=100.0, size=90_000))
+    steps.add(all_reduces(2000))
+    rows = steps.add(all_reduces(400, start=2000.0, size=90_000))
 
-    assert ends(rows)[0] > 100 + LAPSE_SECONDS
-    assert ends(rows)[-1] == 500
+    assert ends(rows)[0] > 2000 + LAPSE_SECONDS
+    assert ends(rows)[-1] == 2400
     assert steps.changes == 1
 
 
@@ -257,3 +258,21 @@ def test_a_step_is_that_of_the_communicator_with_the_longest():
     last = rows[-20:]
     assert [row["step_seconds"] for row in last] == pytest.approx([1.0] * 20)
     assert [row["compute_seconds"] for row in last] == pytest.approx([0.83] * 20)
+
+
+@pytest.mark.parametrize("layers", [6, 40])
+def test_a_layer_is_no_step(layers):
+    """FSDP gathers each layer in the forward pass, and gathers and reduces it in the backward pass."""
+    parts, at = [], 0.0
+    for _ in range(60):
+        for function in ["AllGather"] * (layers + 1) + ["AllGather", "ReduceScatter"] * (layers - 1):
+            parts.append((function, 50_000, at + 0.4 / layers, at + 0.5 / layers))
+            at += 0.5 / layers
+        parts.append(("ReduceScatter", 50_000, at, at + 0.01))
+        at += 0.1
+    every, steps, rows = operations(WORLD, *parts), RankSteps(), []
+    for start in range(0, len(every), 50):
+        rows += steps.add(every[start : start + 50])
+
+    assert len(rows) >= 45
+    assert [row["step_seconds"] for row in rows[-40:]] == pytest.approx([at / 60] * 40)

@@ -89,8 +89,9 @@ KINDS: dict[str, Kind] = {
             "`imbalance.workload`, `congestion` (the transfers of all ranks have become slow, or are so "
             "again and again, in single steps that cost the job 5 % and more), `group` (the transfers of one "
             "parallel group, or of a stage or another part of the ranks, have become slow, and the others "
-            "wait), `data` (most ranks wait longer for data, or half of those on six machines and more: "
-            "`CHECK_DATA`), "
+            "wait; where rows have no `comm_seconds`, beside `unmeasured.part`: what these ranks do outside "
+            "of compute, waits and what else they report takes longer), `data` (most ranks wait longer for "
+            "data, or half of those on six machines and more: `CHECK_DATA`), "
             "`unmeasured` (all wait longer, or in such steps, and no column shows for what), "
             "`between_steps` (from the end of a step to the start of the next it takes longer: loading of "
             "data, checkpoints or logging outside the timed step), `saving` (all ranks that save take longer "
@@ -531,6 +532,18 @@ KINDS: dict[str, Kind] = {
         text="Look at the links of the ranks of {place}: one of them is slow.",
         reported_as="cause",
         transfers="slow",
+    ),
+    "unmeasured.part": Kind(
+        title="{group} takes {ratio} as long outside of compute and waits",
+        phrase="what ranks do outside of what they report",
+        severity="info",
+        action="CHECK_APP",
+        text=(
+            "Look at what the ranks of {place} do outside of compute and waits, as transfers, saving or "
+            "logging: the others wait for them."
+        ),
+        reported_as="cause",
+        all_slow=True,
     ),
     "imbalance.stage": Kind(
         title="{group} carries {ratio} the compute of the others",

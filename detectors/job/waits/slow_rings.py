@@ -8,7 +8,7 @@ a transfer, what ranks do beside what they report is watched, for transfers are 
 learnt anew, and what showed is over. It is theirs whose transfers rose by half as much, half of the ranks at
 most, if the waits of the others rose by half as much, theirs did not, and no rank computes or loads for that
 much longer: else transfers contain the wait for a slow rank. Ranks of one machine that report no transfers
-are found by what that does (``step_detector``).
+are found by what that does (``step_detector``), if the others, who are more, show what is usual.
 """
 
 from dataclasses import replace
@@ -89,7 +89,8 @@ def _whose(ratios: Ratios, found: SlowNetwork, series: str) -> Ints | None:
     few_wait = others.sum() <= _QUARTER * ratios.ranks
     if not longer.any() or longer.sum() > _HALF * ratios.ranks or few_wait:
         return None
-    if series == "rest" and np.unique(ratios.nodes.index[longer]).size == 1:
+    of_one = series == "rest" and np.unique(ratios.nodes.index[longer]).size == 1
+    if of_one and longer.sum() < _HALF * ratios.ranks:
         return None
     waited = nan_median(waits[others]) >= least and nan_median(waits[longer]) < least
     own = history.last("compute", held) + np.nan_to_num(history.last("data", held))

@@ -20,6 +20,10 @@ from streams.job.view import JobView, spans
 # What the network takes for other ranks is learnt anew.
 NETWORK = Aspect("network", ends_with="roster", cost="past")
 
+# Of a part of the ranks. Transfers that no row reports are one of several things that may take longer.
+_TRANSFERS = {"group": WEIGHT_SLOW}
+_UNREPORTED = {"unmeasured.part": WEIGHT_SLOW, "group": WEIGHT_SLOW - 1.0}
+
 _ALL: Key = (NETWORK, -1)
 _RINGS: Key = (NETWORK, 0)
 
@@ -75,7 +79,7 @@ def _of_rings(view: JobView, found: SlowNetwork, members: npt.NDArray[np.intp], 
         found,
         at,
         subject=view.job(coords or None),
-        hypotheses={"group": WEIGHT_SLOW},
+        hypotheses=_TRANSFERS if found.reported else _UNREPORTED,
         whose=f"on {len(ranks)} ranks",
         shown=f"{where}ranks {spans(ranks)}: the others wait for them",
     )
@@ -94,7 +98,7 @@ def _slow_transfers(
     whose: str,
     shown: str,
 ) -> Suspicion:
-    what = "collectives take" if found.reported else "what is not reported of a step, as transfers, takes"
+    what = "collectives take" if found.reported else "what ranks do outside of what they report takes"
     return about_job(
         view,
         at,

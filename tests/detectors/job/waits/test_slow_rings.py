@@ -97,6 +97,12 @@ def test_a_machine_that_reports_no_transfers_is_no_ring():
     assert not shown(rings=range(8, 16), factor=2.0, reported=STEPS, per_node=8)
 
 
+def test_a_machine_with_half_of_the_ranks_is_a_part_of_the_job():
+    """The others are no more than they are: which of the two machines is slow, only waits show."""
+    [(_, found)] = shown(rings=range(16), factor=2.0, reported=STEPS, per_node=16)
+    assert found.members.tolist() == list(range(16))
+
+
 def test_rings_recover():
     """Slowness ends after steps without evidence."""
     ends = [s for s, v in enumerate(verdicts(range(8, 16), 2.0, until=ONSET + 40)) if v.rings_recovered]

@@ -70,4 +70,6 @@ def test_slow_rings_are_told_with_what_their_ranks_share(members, subject, repor
     assert {s.catalogue_id for s in told} <= {"congestion"}
     metric = "comm_seconds" if reported else "step_seconds.rest"
     assert {e.metric for s in told for e in s.evidence} <= {metric}
+    causes = {"group"} if reported else {"unmeasured.part", "group"}
+    assert all(set(s.hypotheses) == causes for s in told)
     assert [len(s.suspects) for s in told] == ([] if subject is None else [8])

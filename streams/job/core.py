@@ -1,6 +1,6 @@
 """Makes the decision core of a job from what its rows report of ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -22,38 +22,51 @@ from streams.job.rows.step_rows import COORDS, Identity
 def make_core(
     roster: tuple[int, ...], identities: Mapping[int, Identity], config: StragglerConfig
 ) -> DecisionCore:
-    """Return a core for the ranks of ``roster``; roles come from coordinates where every rank has them."""
+    """Return a core for the ranks of ``roster``; roles come from coordinates where these show the stage
+    of every rank."""
     places = [dict(identities[r].coords) for r in roster]
     nodes, tensor_groups = nodes_of(roster, identities), tensor_groups_of(roster, identities)
     unnamed = all(identities[r].node == UNKNOWN_NODE for r in roster)
-    if sum("pp" in p or "dp" in p for p in places) < len(places):
+    coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
+    replicas, batch_groups = Replicas.from_coords(coords, nodes), batch_groups_of(tensor_groups, coords)
+    if sum("pp" in p or "dp" in p for p in places) < len(places) or not shows_stages(roster, identities):
         numbers = np.array(roster, dtype=np.intp)
         return StragglerDetector(
             len(roster),
             None,
             config,
+            replicas=replicas,
             nodes=nodes,
             likely_nodes=unnamed,
             tensor_groups=tensor_groups,
-            batch_groups=tensor_groups,
+            batch_groups=batch_groups,
             shared_work=SharedWork.from_numbers(numbers, nodes),
             positions=Positions.from_numbers(numbers, nodes),
         )
-    coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
     return StragglerDetector(
         len(roster),
         roles_from_coords(coords, [identities[r].model for r in roster]),
         config,
-        replicas=Replicas.from_coords(coords, nodes),
+        replicas=replicas,
         shards=Shards.from_coords(coords, nodes),
         nodes=nodes,
         likely_nodes=unnamed,
         tensor_groups=tensor_groups,
-        batch_groups=batch_groups_of(tensor_groups, coords),
+        batch_groups=batch_groups,
         shared_work=SharedWork.from_coords(coords, nodes),
         families=GroupFamilies.from_coords(coords, nodes),
         positions=Positions.from_coords(coords, nodes),
     )
+
+
+def shows_stages(roster: Iterable[int], identities: Mapping[int, Identity]) -> bool:
+    """Return whether coordinates rule out pipeline stages that they do not name.
+
+    They do where they have ``pp``, or where each rank has its own: nothing is left then that a stage could
+    differ in.
+    """
+    coords = [identities[rank].coords for rank in roster]
+    return any(name == "pp" for at in coords for name, _ in at) or len(set(coords)) == len(coords)
 
 
 def batch_groups_of(tensor_groups: Ints, coords: Mapping[str, Ints]) -> Ints:

@@ -12,6 +12,7 @@ from detectors.peers.places.roles import is_regular
 from slowrank.telemetry import Evidence, Suspicion
 from slowrank.telemetry.records import Suspect
 from streams.job.aspect import Aspect, Key
+from streams.job.core import shows_stages
 from streams.job.detector import OfCore
 from streams.job.rows.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, about_job
@@ -138,13 +139,8 @@ def _filled_by(view: JobView, ranks: frozenset[int]) -> dict[str, frozenset[int]
 
 
 def _may_be_stage(view: JobView, members: Ints) -> bool:
-    """Return whether some ranks (places), which nothing is known to distinguish, stand as a stage does.
-
-    Coordinates rule that out where they have ``pp``, or tell each rank from all others: then nothing is left
-    that a stage could differ in.
-    """
-    coords = [view.identities[rank].coords for rank in view.roster]
-    if any(name == "pp" for at in coords for name, _ in at) or len(set(coords)) == len(coords):
+    """Return whether some ranks (places), which nothing is known to distinguish, stand as a stage does."""
+    if shows_stages(view.roster, view.identities):
         return False
     return is_regular(np.isin(np.arange(len(view.roster)), members))
 

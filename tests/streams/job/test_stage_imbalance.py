@@ -157,6 +157,22 @@ def test_two_nodes_are_no_stage_where_coordinates_tell_all_ranks_apart():
     assert list(found.hypotheses) == ["imbalance.machine"]
 
 
+@pytest.mark.parametrize(
+    ("tensor", "slow", "causes"),
+    [(8, set(range(24, 32)), []), (4, set(), ["imbalance.stage", "imbalance.machine"])],
+    ids=["four replicas", "four stages of two replicas"],
+)
+def test_a_node_slow_from_the_start_may_be_a_stage_where_ranks_share_coordinates(tensor, slow, causes):
+    """With dp and tp alone, of which each rank has its own only where there are no stages."""
+    work, rank = healthy(ranks=32, seed=8), np.arange(32)
+    work[:, 24:] *= 1.3
+    dp = rank // 8 if tensor == 8 else rank // 4 % 2
+    coords = {"dp": dp.tolist(), "tp": (rank % tensor).tolist()}
+    found = run(synchronous(work, overhead=0.5, coords=coords))
+    assert set(believed(found)) == slow
+    assert [list(s.hypotheses) for s in job_level(found)] == ([causes] if causes else [])
+
+
 @pytest.mark.parametrize("coords", [None, layout(64, 1)], ids=["no coordinates", "coordinates"])
 def test_nodes_that_are_slower_by_different_amounts_from_the_start_are_named_each(coords):
     work = healthy(ranks=64, seed=8)

@@ -1,6 +1,7 @@
 """Which case explains which: the finding of the cause shows the other as its evidence."""
 
 import math
+from collections.abc import Iterable
 
 from alerts.cases.case import Case
 from alerts.cases.grouping import grouped, slow_with_leader
@@ -9,7 +10,7 @@ from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.kind import Standing
 from alerts.kinds import IDLE
-from alerts.reasoning.corroborate import related, same_place, same_unit
+from alerts.reasoning.corroborate import related, same_place, same_unit, suffices_alone
 from alerts.stated_severity import ORDER, isolated, milder
 from slowrank.telemetry.records import Family
 
@@ -75,6 +76,18 @@ def traces(scope: Scope, case: Case, config: FindingConfig) -> list[Case]:
     return [c for c in left if case.rule.standing < c.rule.standing and _of_one_cause(case, c, config)]
 
 
+def slow_node_of(fault: Case, cases: Iterable[Case], config: FindingConfig) -> Case | None:
+    """Return the slow node on one GPU of which a fault is seen that opens no finding by itself.
+
+    That all of the node's GPUs are slow neither confirms it nor follows from it: it is evidence about the
+    node.
+    """
+    if fault.rule.standing is not Standing.FATAL or fault.subject.gpu_index is None or suffices_alone(fault):
+        return None
+    nodes = (c for c in cases if c.subject.type == "node" and c.rule.pages == "machine" and c.active)
+    return next((node for node in nodes if related(node, fault, config)), None)
+
+
 def gravity(case: Case) -> tuple[int, int]:
     """Return what ranks fatal faults of one GPU, larger for the graver: severity, then what has to be done.
 
@@ -118,6 +131,8 @@ def _explains(scope: Scope, cause: Case, case: Case, config: FindingConfig) -> b
         return True
     if _flaps_with(cause, case, config) or _shows_why(scope, cause, case, config):
         return True
+    if slow_node_of(case, scope.cases.values(), config) is cause or _of_group(scope, cause, case, config):
+        return True
     if grouped(cause, case, config) or not _of_one_cause(cause, case, config):
         return False
     if _graver_cause_of(case, cause) or _flaps_with(case, cause, config):
@@ -131,6 +146,14 @@ def _explains(scope: Scope, cause: Case, case: Case, config: FindingConfig) -> b
             return True
         return (cause.opened_at or 0.0, cause.key) < (case.opened_at or 0.0, case.key)
     return above <= own
+
+
+def _of_group(scope: Scope, cause: Case, case: Case, config: FindingConfig) -> bool:
+    """Return whether a defect explains the slow node, or group, that the case of a rank is a part of."""
+    if cause.rule.standing not in _DEFECTS or case.made_of_ranks:
+        return False
+    groups = (c for c in scope.cases.values() if c.made_of_ranks and grouped(case, c, config))
+    return any(_explains(scope, cause, group, config) for group in groups)
 
 
 def _shows_why(scope: Scope, slow: Case, case: Case, config: FindingConfig) -> bool:

@@ -1,5 +1,6 @@
 """When cases open, and how one takes over the others that it explains, with their cost."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from alerts.cases.case import Case
@@ -8,6 +9,7 @@ from alerts.cases.explaining import (
     explaining_key,
     gravity,
     outlasted,
+    slow_node_of,
     supporting,
     taken_over,
     waits_for_explanation,
@@ -127,7 +129,9 @@ def _precedence(case: Case) -> tuple[int, int, int, int, str]:
 
 
 def _sufficient(scope: Scope, case: Case, config: FindingConfig) -> bool:
-    others = scope.cases.values()
+    others: Iterable[Case] = scope.cases.values()
+    if (node := slow_node_of(case, others, config)) is not None:
+        others = [c for c in others if c.key != node.key and not grouped(c, node, config)]
     within = members_of(case, scope.cases, config)
     return corroborated(case, others, config) or any(corroborated(m, others, config) for m in within)
 

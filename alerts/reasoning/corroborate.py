@@ -48,6 +48,11 @@ def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> b
     return len(families) >= 2
 
 
+def suffices_alone(case: Case) -> bool:
+    """Return whether a case opens without evidence of another family."""
+    return case.rule.opens_alone or any(s.overwhelming for s in case.suspicions())
+
+
 def excused(case: Case, others: Iterable[Case]) -> bool:
     """Return whether a case about a job is not to be reported.
 

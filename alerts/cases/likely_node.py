@@ -12,7 +12,7 @@ _ALIKE = 0.5
 
 def likely_ranks(s: Suspicion) -> str | None:
     """Return the ranks that likely share the node of the suspicion's, "8-15"; None where rows name nodes, or
-    the ranks of one cannot be told."""
+    the ranks of one cannot be distinguished."""
     rank, size = s.subject.rank, s.ranks_likely_on_node
     if s.subject.node or rank is None or not size:
         return None

@@ -22,8 +22,8 @@ class Source:
     """The ``latest`` suspicion that a source raised, and ``until`` when: infinite while it has not cleared.
 
     ``confirmed``: steps were slow when what it shows began, or while it lasted. ``cleared``: its detector
-    said that it is over, so that what it raises next is on another account. ``on_trial``: its detector was on
-    trial at some time.
+    reported that it is over, so that what it raises next is on another account. ``on_trial``: its detector
+    was on trial at some time.
     """
 
     latest: Suspicion

@@ -80,7 +80,7 @@ def certain(case: Case, others: Iterable[Case]) -> bool:
     return case.active and hang.certain(_no_progress(case), _of_nodes(others))
 
 
-def is_told_of_job(case: Case) -> bool:
+def is_open_about_job(case: Case) -> bool:
     """Return whether a job was found to hang, or to be slow without a culprit, and still does or is."""
     return (case.rule.hang or case.rule.no_culprit) and case.active and case.status in NOTIFIED
 

@@ -76,26 +76,26 @@ def _why(finding: Document) -> Iterator[str]:
 
 def _measured(piece: Document) -> str:
     unit = unit_of(piece["metric"], piece.get("unit"))
-    said = [f"{piece['metric']} is {quantity(piece['value'], unit)}"]
+    parts = [f"{piece['metric']} is {quantity(piece['value'], unit)}"]
     if peers := piece.get("peers"):
-        said.append(
+        parts.append(
             f"of {peers['n']} peers ({peers['group']}) nine in ten have {quantity(peers['p05'], unit)} to "
             f"{quantity(peers['p95'], unit)}, the median is {quantity(peers['median'], unit)}"
         )
         if rank := peers.get("rank_of_subject"):
-            said.append(f"by size it is number {rank} of {peers['n'] + 1}")
+            parts.append(f"by size it is number {rank} of {peers['n'] + 1}")
     if baseline := piece.get("baseline"):
         spread = deviation(baseline["mad"])
         away = (
             f", {abs(piece['value'] - baseline['median']) / spread:.3g} deviations away" if spread > 0 else ""
         )
-        said.append(
+        parts.append(
             f"usual for it is {quantity(baseline['median'], unit)} ± {quantity(spread, unit)} "
             f"({baseline['n']} values{away})"
         )
     if piece.get("note"):
-        said.append(str(piece["note"]))
-    return f"{'; '.join(said)} [{piece['detector']}]."
+        parts.append(str(piece["note"]))
+    return f"{'; '.join(parts)} [{piece['detector']}]."
 
 
 def _why_not(finding: Document) -> Iterator[str]:

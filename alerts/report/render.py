@@ -40,7 +40,7 @@ _ONE_OF_THEM = {
     "storage, their batch); step times do not show which.",
 }
 
-# The probability from which one rank is said not to have arrived: what a detector gives the only one that
+# The probability from which one rank is reported not to have arrived: what a detector gives the only one that
 # is behind (``detectors.job.waits.arrivals``), and shares among several, rounded to four digits.
 _SURELY, _ROUNDING = 0.9, 0.5e-4
 

@@ -27,7 +27,7 @@ _LOST_STEPS, _LOST_SECONDS = 8, 60.0
 # The same where in so many steps since it is missing the rows of other ranks of its node arrived, and so the
 # path works. Chosen: several sends of an exporter, and steps enough that late rows of one rank alone do not
 # explain it. They are counted because after an outage of a node one rank's rows arrive before another's.
-_VOUCHED_STEPS, _VOUCHED_SECONDS = 15, 10.0
+_NODE_REPORTS_STEPS, _NODE_REPORTS_SECONDS = 15, 10.0
 
 
 class MissingRows:
@@ -47,7 +47,7 @@ class MissingRows:
     def __init__(self) -> None:
         self.absent: dict[int, int] = {}
         self._last_seen: dict[int, tuple[int, float]] = {}
-        self._vouched: dict[int, int] = {}
+        self._node_reported: dict[int, int] = {}
         self._closed = 0
         self._missed = 0
         self._expected = 0
@@ -58,7 +58,7 @@ class MissingRows:
         back = sorted(r for r in self.absent if r in ranks)
         for rank in back:
             del self.absent[rank]
-            self._vouched.pop(rank, None)
+            self._node_reported.pop(rank, None)
         self._last_seen |= dict.fromkeys(ranks, (self._closed, ts))
         gone = self._last_seen.keys() - ranks if len(self._last_seen) > len(ranks) else set()
         self._missed += len(gone - self.absent.keys())
@@ -78,15 +78,15 @@ class MissingRows:
         for rank in ranks:
             del self._last_seen[rank]
             self.absent.pop(rank, None)
-            self._vouched.pop(rank, None)
+            self._node_reported.pop(rank, None)
 
-    def lost(self, ts: float, vouched: Collection[int]) -> list[int]:
+    def lost(self, ts: float, on_reporting_nodes: Collection[int]) -> list[int]:
         """Return the missing ranks that are lost by the step closed at ``ts``, ascending; once a step.
 
-        ``vouched``: the missing ranks of whose nodes other rows came in this step.
+        ``on_reporting_nodes``: the missing ranks of whose nodes other rows came in this step.
         """
-        for rank in vouched:
-            self._vouched[rank] = self._vouched.get(rank, 0) + 1
+        for rank in on_reporting_nodes:
+            self._node_reported[rank] = self._node_reported.get(rank, 0) + 1
         return [rank for rank in sorted(self.absent) if self._is_lost(rank, ts)]
 
     def too_many(self, ranks: Collection[int], *, of_one_machine: bool = False) -> bool:
@@ -94,9 +94,9 @@ class MissingRows:
         share = _TOO_MANY_OF_ONE if of_one_machine else _TOO_MANY
         return len(ranks) > max(1.0, share * len(self._last_seen))
 
-    def is_vouched(self, rank: int) -> bool:
+    def node_reports(self, rank: int) -> bool:
         """Return whether other rows of the node came since the rank is missing, often enough to count."""
-        return self._vouched.get(rank, 0) >= _VOUCHED_STEPS
+        return self._node_reported.get(rank, 0) >= _NODE_REPORTS_STEPS
 
     @property
     def steps(self) -> int:
@@ -114,7 +114,7 @@ class MissingRows:
 
     def _is_lost(self, rank: int, ts: float) -> bool:
         closed, seen = self._last_seen[rank]
-        if self.is_vouched(rank) and ts - seen >= _VOUCHED_SECONDS:
+        if self.node_reports(rank) and ts - seen >= _NODE_REPORTS_SECONDS:
             return True
         return self._closed - closed >= _LOST_STEPS and ts - seen >= _LOST_SECONDS
 

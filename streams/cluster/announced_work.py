@@ -30,7 +30,7 @@ class AnnouncedWork:
         self._announced: dict[_Job, dict[str, Suspicion]] = {}
         self._slow_at: dict[_Job, dict[_Scope, float]] = {}
 
-    def meet(self, s: Suspicion) -> Iterator[tuple[str, Suspicion]]:
+    def announcements_for(self, s: Suspicion) -> Iterator[tuple[str, Suspicion]]:
         """Yield (scope, announcement) for each announcement that is new to a scope with the suspicion."""
         job = (s.cluster, s.subject.job_id or "")
         if s.kind == PLANNED and s.detector == RESCHEDULED:

@@ -257,8 +257,8 @@ def with_failure(hang: Case, causes: Iterable[Case], config: FindingConfig) -> H
 def _fails_at_once(case: Case) -> bool:
     if case.rule.stops_job_by:
         return True
-    told = any(s.detector.startswith(_OF_MACHINE) for s in case.suspicions())
-    return told and case.rule.standing is Standing.FATAL and case.rule.severity != "warning"
+    reported = any(s.detector.startswith(_OF_MACHINE) for s in case.suspicions())
+    return reported and case.rule.standing is Standing.FATAL and case.rule.severity != "warning"
 
 
 def confirmed_by(hang: Case, causes: Iterable[Case], config: FindingConfig) -> list[Suspicion]:
@@ -269,7 +269,7 @@ def confirmed_by(hang: Case, causes: Iterable[Case], config: FindingConfig) -> l
         signs = [(case, _stopping(case)) for case in _of_one_node(stopping)]
     else:
         signs = the_one_port(causes, hang, config) if _of_network(hang) else []
-    weak = [s for case, told in signs if case.status == "suspected" and case.active for s in told]
+    weak = [s for case, shown in signs if case.status == "suspected" and case.active for s in shown]
     votes = [vote.ts for vote in votes_among(hang.suspicions())]
     found_at = max(votes) if hang.opened_at is None else hang.opened_at
     return [
@@ -336,7 +336,7 @@ def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
     )
 
 
-def only_unheard(finding: Finding) -> Finding:
+def as_missing_telemetry(finding: Finding) -> Finding:
     """Return the finding of a rack or switch whose nodes fell silent together while no job stopped.
 
     They may be well and only their exporters silent; a job that stops with them confirms that they are gone.
@@ -366,7 +366,7 @@ def may_explain(silence: Case, hang: Case) -> bool:
     return abs(silence.since - hang.since) <= AFTER_SECONDS
 
 
-def none_heard(silences: Sequence[Case | None], hang: Case) -> bool:
+def all_silent(silences: Sequence[Case | None], hang: Case) -> bool:
     """Return whether all nodes of a job, of two or more, fell silent before it stopped or as it did.
 
     ``silences``: of each node the case of its missing telemetry. No node then shows that the others wait for

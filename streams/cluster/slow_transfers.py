@@ -44,7 +44,7 @@ def the_one_port(
     pace = max((s.job_slowdown_ratio or 1.0 for s in job.suspicions()), default=1.0)
     slowing = [case for case in causes if case.live and slows(case, job, named, config)]
     signs = [(case, [s for s in case.suspicions() if _carries_less(s, pace)]) for case in slowing]
-    signs = [(case, told) for case, told in signs if told]
+    signs = [(case, shown) for case, shown in signs if shown]
     return signs if len(signs) == 1 and signs[0][0].rule.confirmed_by_transfers else []
 
 

@@ -20,7 +20,7 @@ from alerts.cases.shadow import raised_in_shadow, shadow_id, shadowed
 from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key
 from alerts.kinds import UNHEARD_KIND
-from alerts.reasoning.corroborate import awaits_next_attempt, excused, is_told_of_job
+from alerts.reasoning.corroborate import awaits_next_attempt, excused, is_open_about_job
 from alerts.report.render import Sources, render, sources_of
 from slowrank.telemetry import (
     HangVote,
@@ -38,12 +38,12 @@ from slowrank.telemetry.hardware.boards import on_board
 from streams.cluster.announced_work import AnnouncedWork
 from streams.cluster.hang_attribution import (
     HangAttribution,
+    all_silent,
+    as_missing_telemetry,
     attributable,
     confirmed_by,
     may_explain,
     may_wait,
-    none_heard,
-    only_unheard,
     with_failure,
     with_hangs,
 )
@@ -146,7 +146,7 @@ class FindingStage:
         if s.subject.node is not None and not s.shadow:
             self._incidents_of(s.cluster).add(s)
         if s.kind != UNHEARD_KIND:
-            for scope, announced in self._announced_work.meet(s):
+            for scope, announced in self._announced_work.announcements_for(s):
                 self._add(scope, announced)
             self._add(scope_key(s), s)
 
@@ -220,7 +220,7 @@ class FindingStage:
         """Confirm what nodes showed as the job of a scope stopped or became slow; return the scopes of these
         nodes."""
         cases = scope.cases.values()
-        stops = [case for case in cases if is_told_of_job(case) or awaits_next_attempt(case, cases)]
+        stops = [case for case in cases if is_open_about_job(case) or awaits_next_attempt(case, cases)]
         found = [s for case in stops for s in confirmed_by(case, self._causes(case), self.config)]
         for s in found:
             self._suspect(s)
@@ -310,7 +310,7 @@ class FindingStage:
         """
         cluster = hang.subject.cluster
         scopes = {node: self._of_node(cluster, node) for node in self._hangs.nodes_of(hang, self._now)}
-        dark = none_heard(self._silences_of(cluster, scopes), hang)
+        dark = all_silent(self._silences_of(cluster, scopes), hang)
         for scope in scopes.values():
             for case in scope.cases.values():
                 membership = self._membership(scope, case)
@@ -359,7 +359,7 @@ class FindingStage:
         finding = render(alone, self.config, identity=identity)
         hangs = self._hangs.hangs_of(case.key)
         if case.rule.until_hang and not hangs:
-            finding = only_unheard(finding)
+            finding = as_missing_telemetry(finding)
         return with_hangs(with_members(finding, incidents), hangs)
 
     def _changes(

@@ -7,9 +7,9 @@ its own clock:
     a_n  = median of d_ns over the steps s          [seconds ahead of the job's nodes].
 
 Workers that count their steps independently drift apart, which a clock does not: where the median of
-|d_ns - a_n| is not small beside a_n, nothing is said of the node. Nor is it where its own ranks, which have
-one clock, end their steps far apart: they are not in step. Records of a file are put in order by their times,
-and a node that is a minute off would seem to lag by as many steps.
+|d_ns - a_n| is not small beside a_n, nothing is concluded of the node. Nor is it where its own ranks, which
+have one clock, end their steps far apart: they are not in step. Records of a file are put in order by their
+times, and a node that is a minute off would seem to lag by as many steps.
 
 Samples and events of a node follow its steps. Where these show nothing, they follow the offset that its own
 samples report.

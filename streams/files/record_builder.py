@@ -426,10 +426,10 @@ def _nothing(paths: list[Path], found: Read) -> str:
     if not found.bad:
         return f"{names}: no rows. Give NDJSON, CSV or Parquet with step, sample or event rows."
     reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(found.bad.items()))
-    told = f"{names}: no usable row ({reasons}). First: {found.examples[0]}"
+    problem = f"{names}: no usable row ({reasons}). First: {found.examples[0]}"
     if found.no_rows < found.bad.total():
-        return told
+        return problem
     return (
-        f"{told}\nNDJSON is one object a line (jq -c . FILE); CSV is known by .csv in the name, with tabs by "
-        ".tsv, Parquet by .parquet."
+        f"{problem}\nNDJSON is one object a line (jq -c . FILE); CSV is known by .csv in the name, with tabs "
+        "by .tsv, Parquet by .parquet."
     )

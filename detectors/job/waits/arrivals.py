@@ -40,7 +40,7 @@ def awaited(phases: Mapping[int, str], nodes: Mapping[int, Hashable], ranks: Col
     elsewhere = tuple(sorted(r for r in ranks if r in phases and phases[r] not in WAITING))
     mute = [rank for rank in ranks if rank not in phases]
     reporting = {nodes[rank] for rank in phases if rank in nodes}
-    vouched = tuple(sorted(rank for rank in mute if nodes[rank] in reporting))
-    if elsewhere or vouched:
-        return Awaited(elsewhere, vouched)
+    on_reporting_nodes = tuple(sorted(rank for rank in mute if nodes[rank] in reporting))
+    if elsewhere or on_reporting_nodes:
+        return Awaited(elsewhere, on_reporting_nodes)
     return Awaited(silent=tuple(sorted(mute)))

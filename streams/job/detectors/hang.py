@@ -125,8 +125,8 @@ class HangDetector:
             missing = sorted(rank for _, rank in view.standing(MISSING) if rank in behind)
             # User code may keep one rank busy for a minute, as an evaluation does, while the others wait.
             busy = bool(waited_for.elsewhere) and not stall.certain
-            said = [f"rank {r} {_doing(phases.get(r))}" for r in counted[:_MOST_NAMED] if waited_for.ranks]
-            vote = _vote(view, stall, behind, counted, "; ".join(said), busy=busy)
+            reports = [f"rank {r} {_doing(phases.get(r))}" for r in counted[:_MOST_NAMED] if waited_for.ranks]
+            vote = _vote(view, stall, behind, counted, "; ".join(reports), busy=busy)
             if not counted and missing:
                 suspects = _suspects(view, missing, _AMONG_MISSING)
                 vote = msgspec.structs.replace(vote, suspects=suspects)

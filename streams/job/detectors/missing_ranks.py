@@ -69,14 +69,16 @@ class MissingRanks:
         self._missing = (self._missing | (set(gone) - left if believed else set())) - set(back)
         if not self._missing:
             return {}
-        vouched = self._vouched(view, step.present)
-        lost = {rank for rank in self._rows.lost(at, vouched) if believed and rank in self._missing}
+        on_reporting_nodes = self._on_reporting_nodes(view, step.present)
+        lost = {
+            rank for rank in self._rows.lost(at, on_reporting_nodes) if believed and rank in self._missing
+        }
         standing: dict[Key, Suspicion] = {}
         for rank in sorted(self._missing):
             held = open_.get((MISSING, rank))
             if held is None or (rank in lost and not held.overwhelming):
                 held = (
-                    self._lost(view, rank, at, vouched=rank in vouched)
+                    self._lost(view, rank, at, node_reports=rank in on_reporting_nodes)
                     if rank in lost
                     else self._gone(view, rank, at)
                 )
@@ -99,7 +101,7 @@ class MissingRanks:
             return True
         return not rows.too_many(ranks, of_one_machine=True) and view.are_on_one_machine(ranks)
 
-    def _vouched(self, view: JobView, present: frozenset[int]) -> frozenset[int]:
+    def _on_reporting_nodes(self, view: JobView, present: frozenset[int]) -> frozenset[int]:
         """Return the missing ranks of whose nodes other ranks are ``present``."""
         nodes = {view.identities[rank].node for rank in present} - {UNKNOWN_NODE}
         return frozenset(rank for rank in self._missing if view.identities[rank].node in nodes)
@@ -122,14 +124,14 @@ class MissingRanks:
             ranks_likely_on_node=view.ranks_likely_on_node(rank),
         )
 
-    def _lost(self, view: JobView, rank: int, at: float, *, vouched: bool) -> Suspicion:
+    def _lost(self, view: JobView, rank: int, at: float, *, node_reports: bool) -> Suspicion:
         gone = self._gone(view, rank, at)
         age = Evidence(
             metric="rank.step_age_seconds",
             unit="s",
             detector=PROGRESS,
             value=round(at - gone.onset, 3),
-            note=_beside(view, rank, vouched=vouched),
+            note=_beside(view, rank, node_reports=node_reports),
         )
         return msgspec.structs.replace(
             gone,
@@ -137,15 +139,15 @@ class MissingRanks:
             overwhelming=True,
             evidence=(age,),
             # Without them its telemetry may be lost rather than the rank.
-            severity=None if vouched else "warning",
+            severity=None if node_reports else "warning",
             ranks_on_node=view.ranks_on_node(rank)
-            if not vouched or self._most_are_missing(view, rank)
+            if not node_reports or self._most_are_missing(view, rank)
             else 0,
         )
 
 
-def _beside(view: JobView, rank: int, *, vouched: bool) -> str:
+def _beside(view: JobView, rank: int, *, node_reports: bool) -> str:
     """Return what is known of the other ranks of the node of ``rank``."""
     if view.node(rank) is None:
         return "rows name no node"
-    return "other ranks of its node report" if vouched else "no rank of its node reports"
+    return "other ranks of its node report" if node_reports else "no rank of its node reports"

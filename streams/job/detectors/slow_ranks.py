@@ -110,8 +110,8 @@ class IntermittentRanks(OfCore):
             aspect = STALLING if slow.stalled else INTERMITTENT
             standing[aspect, view.roster[slow.rank]] = suspicion_of(view, slow, at)
         # How slow a rank is on and off says more than that some of those steps stall.
-        told = {rank for aspect, rank in standing if aspect == INTERMITTENT}
-        return {key: s for key, s in standing.items() if key[0] != STALLING or key[1] not in told}
+        intermittent = {rank for aspect, rank in standing if aspect == INTERMITTENT}
+        return {key: s for key, s in standing.items() if key[0] != STALLING or key[1] not in intermittent}
 
 
 def open_ranks(onsets: Mapping[Key, float], roster: tuple[int, ...]) -> Iterator[HeldSlow]:

@@ -80,7 +80,7 @@ def skewed(location: Location, offset: float) -> Claim:
         subject=location.whole_node(),
         weight=2.0,
         evidence=(Evidence(metric=OFFSET, unit="s", detector="clock", value=round(offset, 4)),),
-        note="warning: the order of what happened here and elsewhere cannot be told",
+        note="warning: the order of what happened here and elsewhere is not known",
     )
 
 

@@ -82,8 +82,8 @@ class IdleNodes:
     def update(self, batch: Batch, increases: Increases) -> Found:
         """Test the nodes of the batch that are in a job; yield the votes that change."""
         for k, before in batch.left_jobs.items():
-            told = self._taken(batch, k) if before is None else self._withdraw(batch, k, before)
-            yield from ((k, s) for s in told)
+            found = self._taken(batch, k) if before is None else self._withdraw(batch, k, before)
+            yield from ((k, s) for s in found)
         with_job = np.flatnonzero(batch.in_job)
         if len(with_job) == len(batch):
             yield from self._test(batch, with_job, batch.rows, _reading(batch, increases["nic"], slice(None)))

@@ -40,7 +40,7 @@ ALWAYS_LOW = "gpu.clock.always_low"
 # (``detectors.clock_history``).
 LOWER_LIMIT = "gpu.power_limit.lower"
 
-# Derived, GPU: whether its clock is far below its siblings', and the bits that have said why
+# Derived, GPU: whether its clock is far below its siblings', and the bits that state why
 # (``detectors.clock_history``).
 FAR_LOW, HELD_BY = "gpu.clock.far_low", "gpu.clock.held_by"
 

@@ -5,23 +5,23 @@ from detectors.job.missing_rows import MissingRows
 EVERYONE = set(range(16))
 
 
-def silent(gone, *, steps, seconds=1.0, vouched=False):
+def silent(gone, *, steps, seconds=1.0, node_reports=False):
     """Return the steps after which each rank of ``gone`` is lost, silent from step 50 on."""
     rows, found = MissingRows(), dict[int, int]()
     for n in range(50 + steps):
         rows.update(EVERYONE if n < 50 else EVERYONE - set(gone), n * seconds)
-        for rank in rows.lost(n * seconds, rows.absent if vouched else ()):
+        for rank in rows.lost(n * seconds, rows.absent if node_reports else ()):
             found.setdefault(rank, n - 49)
     return found
 
 
 @pytest.mark.parametrize(
-    ("seconds", "vouched", "expected"),
+    ("seconds", "node_reports", "expected"),
     [(1.0, False, 60), (20.0, False, 8), (0.2, True, 50), (1.0, True, 20), (20.0, True, 8)],
 )
-def test_a_silent_rank_is_lost_after_steps_and_seconds(seconds, vouched, expected):
+def test_a_silent_rank_is_lost_after_steps_and_seconds(seconds, node_reports, expected):
     """Eight steps and a minute; where its node's other rows arrive, some twenty steps and ten seconds."""
-    assert silent([5], steps=100, seconds=seconds, vouched=vouched) == {5: expected}
+    assert silent([5], steps=100, seconds=seconds, node_reports=node_reports) == {5: expected}
 
 
 def test_a_rank_that_is_back_is_not_lost():

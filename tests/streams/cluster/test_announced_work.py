@@ -67,7 +67,7 @@ def schedule(ts, node="n0"):
 
 def reached(work, node="n3"):
     """Return the announcements that reach a node that is slow next, as seconds."""
-    return sorted(s.onset - T0 for _, s in work.meet(said(1000.0, node=node)))
+    return sorted(s.onset - T0 for _, s in work.announcements_for(said(1000.0, node=node)))
 
 
 MANY = [schedule(float(t)) for t in range(100, 900, 10)]
@@ -86,14 +86,14 @@ MANY = [schedule(float(t)) for t in range(100, 900, 10)]
 def test_the_latest_announcements_are_kept_whenever_and_how_often_they_come(announced, expected):
     work = AnnouncedWork()
     for s in announced:
-        list(work.meet(s))
+        list(work.announcements_for(s))
     assert reached(work) == expected
 
 
 def test_an_old_announcement_is_forgotten_beside_a_recent_one():
     work = AnnouncedWork()
     for s in (schedule(100.0), schedule(900.0)):
-        list(work.meet(s))
+        list(work.announcements_for(s))
     work.forget(T0 + 100.0 + ASIDE_SECONDS)
     assert reached(work) == [900.0]
 
@@ -103,23 +103,33 @@ def test_the_latest_scopes_of_a_job_are_kept(step, monkeypatch):
     monkeypatch.setattr(announced_work, "_MOST_SCOPES", 2)
     work = AnnouncedWork()
     for ts in (10.0, 20.0, 30.0)[::step]:
-        list(work.meet(said(ts, node=f"n{ts:.0f}")))
-    assert sorted(scope for scope, _ in work.meet(schedule(40.0))) == ["c/node/n20", "c/node/n30"]
+        list(work.announcements_for(said(ts, node=f"n{ts:.0f}")))
+    assert sorted(scope for scope, _ in work.announcements_for(schedule(40.0))) == [
+        "c/node/n20",
+        "c/node/n30",
+    ]
 
 
 def test_announcements_reach_each_scope_once_and_are_forgotten():
     """Also one that only a detector in shadow has anything about; other kinds have no use for them."""
     work = AnnouncedWork()
-    assert list(work.meet(ANNOUNCED)) == []
-    assert [(scope, s.shadow) for scope, s in work.meet(said(110.0))] == [("c/node/n3", False)]
-    assert list(work.meet(said(120.0))) == list(work.meet(said(120.0, kind="xid.79", node="n4"))) == []
-    assert [s.shadow for _, s in work.meet(said(130.0, shadow=True))] == [True]
+    assert list(work.announcements_for(ANNOUNCED)) == []
+    assert [(scope, s.shadow) for scope, s in work.announcements_for(said(110.0))] == [("c/node/n3", False)]
+    assert (
+        list(work.announcements_for(said(120.0)))
+        == list(work.announcements_for(said(120.0, kind="xid.79", node="n4")))
+        == []
+    )
+    assert [s.shadow for _, s in work.announcements_for(said(130.0, shadow=True))] == [True]
     again = said(200.0, kind="job.planned", node="n1", detector="job.schedule", onset=200.0)
-    assert [(scope, s.shadow) for scope, s in work.meet(again)] == [("c/node/n3", False), ("c/node/n3", True)]
+    assert [(scope, s.shadow) for scope, s in work.announcements_for(again)] == [
+        ("c/node/n3", False),
+        ("c/node/n3", True),
+    ]
     work.forget(T0 + 4000.0)
-    assert list(work.meet(again)) == []
+    assert list(work.announcements_for(again)) == []
     work.forget(T0 + 8000.0)
-    assert list(work.meet(said(110.0))) == []
+    assert list(work.announcements_for(said(110.0))) == []
 
 
 def test_announcements_outlast_a_restart():

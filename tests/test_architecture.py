@@ -50,7 +50,7 @@ TABLE = {
     "alerts.finding": "slowrank.telemetry msgspec",
     "alerts.cases": "slowrank.telemetry alerts alerts.cases.cost alerts.finding alerts.reasoning msgspec",
     "alerts.cases.cost": "",
-    "alerts.reasoning": "slowrank.telemetry alerts alerts.finding alerts.cases msgspec",
+    "alerts.reasoning": "slowrank.telemetry alerts alerts.finding alerts.cases",
     "alerts.report": "slowrank.telemetry alerts alerts.finding alerts.cases alerts.reasoning",
     "store": "slowrank alerts store.access store.evidence store.findings store.telemetry"
     " psycopg psycopg_pool",

@@ -32,8 +32,6 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Literal
 
-import msgspec
-
 from slowrank.telemetry import Evidence, HangVote, Suspicion
 from slowrank.telemetry.records import Suspect
 
@@ -112,7 +110,7 @@ def certain(no_progress: Collection[HangVote], of_nodes: Collection[HangVote]) -
     proofs, silent = _proofs(no_progress, of_nodes), _without_telemetry(of_nodes)
     stalled = any(v.certain for v in no_progress)
     if only_by_nodes(no_progress):
-        # That its nodes do not work is all that is known of it: they cannot vouch for themselves.
+        # That its nodes do not work is all that is known of it: they are no proof of themselves.
         return stalled
     if stalled and _quorum(no_progress, [v for v in proofs if v.lasting or v.signal == "left"], silent):
         return True
@@ -188,17 +186,17 @@ def until_found(suspicions: Iterable[Suspicion], found_at: float) -> tuple[Suspi
 def while_it_stood(suspicions: Iterable[Suspicion]) -> tuple[Suspicion, ...]:
     """Return the suspicions of a stop without the end of the job on nodes that waited before: it was ended
     because it hung."""
-    told = tuple(suspicions)
-    waited = {v.subject.node for v in votes_among(told) if v.signal == "idle"}
+    held = tuple(suspicions)
+    waited = {v.subject.node for v in votes_among(held) if v.signal == "idle"}
     return tuple(
-        s for s in told if not (isinstance(s, HangVote) and s.signal == "left" and s.subject.node in waited)
+        s for s in held if not (isinstance(s, HangVote) and s.signal == "left" and s.subject.node in waited)
     )
 
 
 def weighed(suspicions: Collection[Suspicion]) -> list[Suspicion]:
-    """Return the suspicions that tell how surely a job hangs.
+    """Return the suspicions that show how surely a job hangs.
 
-    What was said before its last step, as its start, is about another pause; a pause that has lasted for
+    What was reported before its last step, as its start, is about another pause; a pause that has lasted for
     longer than any is not what was announced; and that it has left the node which the others wait for is no
     evidence against a hang. That it has left others is full evidence where enough say so (``ended``), and of
     fewer in proportion.
@@ -213,9 +211,7 @@ def weighed(suspicions: Collection[Suspicion]) -> list[Suspicion]:
     nodes = max((v.nodes for v in votes if v.signal == "no_progress"), default=0)
     left = [v for v in against if v.signal == "left" and id(v) not in void]
     share = min(1.0, _nodes(left) / (NODE_SHARE * nodes)) if nodes else 1.0
-    weaker = {
-        id(v): msgspec.structs.replace(v, log_likelihood_ratio=share * v.log_likelihood_ratio) for v in left
-    }
+    weaker = {id(v): v.weakened(share) for v in left}
     return [weaker.get(id(s), s) for s in suspicions if id(s) not in void]
 
 
@@ -273,7 +269,7 @@ def _proofs(no_progress: Iterable[HangVote], of_nodes: Iterable[HangVote]) -> li
 
 
 def _looks_left(no_progress: Iterable[HangVote], vote: HangVote) -> bool:
-    """Return whether ranks that wait were heard of since their job seems to have left a node: it has not,
+    """Return whether ranks that wait reported since their job seems to have left a node: it has not,
     and fills little memory."""
     heard = max((v.heard for v in no_progress), default=0.0)
     return vote.signal == "left" and not vote.released and vote.onset < heard

@@ -132,6 +132,10 @@ class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
     resting: bool = False
     machine_failed: bool = False
 
+    def weakened(self, share: float) -> "HangVote":
+        """Return the vote with a ``share`` of its log-odds."""
+        return msgspec.structs.replace(self, log_likelihood_ratio=share * self.log_likelihood_ratio)
+
 
 class _OfNode(_Message, frozen=True, kw_only=True):
     """A message about one node, with the job that it runs and the domains that it stands in."""

@@ -41,7 +41,6 @@ def facts(finding: Finding) -> list[tuple[str, str]]:
     cost = "not gating a job" if per_hour is None else f"{per_hour:.1f} GPU-h per hour"
     if so_far is not None:
         cost += f", {so_far:.1f} so far"
-    # A cause against which nothing was weighed has no share.
     share = cause.get("confidence") if cause else None
     why = str(cause.get("hypothesis")) if cause else "not known"
     why += "" if share is None else f" ({100 * share:.0f} %)"

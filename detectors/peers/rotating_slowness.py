@@ -13,7 +13,9 @@ nothing of it.
 
 An expert that stays popular makes spells of minutes, each of which would pass for a fault that has ended. Of
 a rank that is the next of those, each of which began when the one before was over, work remains an
-explanation (``by_turns``); it is reported no later.
+explanation (``by_turns``); it is reported no later. One other is enough where it recovered as the rank became
+slow, ``_TOGETHER`` steps apart at most: work that leaves one rank goes to another, while a second fault
+within ``WINDOW`` steps begins then by chance in one of 45 cases.
 """
 
 import math
@@ -84,6 +86,23 @@ class _Standing:
     over: int = 0
 
 
+@dataclass(slots=True)
+class _Last:
+    """The steps from one in which a rank ``began`` to be slow, by ``least`` or more, to the ``last`` in which
+    it was so, well or not in between: work that stays wanders."""
+
+    began: int
+    last: int
+    least: float
+    lasting: bool
+
+    def takes_over_from(self, other: "_Last") -> bool:
+        """Return whether it began as ``other`` ended; a short one by far less is noise (``patience``)."""
+        steps = other.last + 1 - other.began
+        counts = steps <= LONG_WINDOW and (steps > SHORT or other.least >= _ALIKE * self.least)
+        return counts and other.began < self.began and abs(self.began - other.last - 1) <= _TOGETHER
+
+
 class RotatingSlowness:
     """Follows those of a job's ``ranks`` that look slow, step by step."""
 
@@ -92,14 +111,22 @@ class RotatingSlowness:
         self._standing: dict[int, _Standing] = {}
         self._ended: deque[_Spell] = deque()
         self._lingered: deque[_Spell] = deque()
+        self._last: dict[int, _Last] = {}
+        self._taken_over: dict[int, int] = {}
+        self._step = 0
 
     def begin(self, rank: int, *, step: int, size: float, lasting: bool = False) -> None:
         """Take a rank that looks slow since ``step`` by ``size`` (log ratio), against its past or, if
         ``lasting``, its peers alone."""
-        self._standing.setdefault(rank, _Standing(step, _STILL * size, lasting))
+        if rank not in self._standing:
+            self._standing[rank] = _Standing(step, _STILL * size, lasting)
+            self._taken_over.pop(rank, None)
+            self._last[rank] = _Last(step, self._step, _STILL * size, lasting)
+            self._look_who_is_over(rank)
 
     def update(self, step: int, *, change: Floats, lasting: Floats) -> None:
         """Take a step: log ratios less what is usual (``change``) and as they are, [ranks]."""
+        self._step = step
         for rank, spell in list(self._standing.items()):
             ratio = (lasting if spell.lasting else change)[rank]
             # A step that was not read shows neither.
@@ -115,6 +142,22 @@ class RotatingSlowness:
         for spells, window in ((self._ended, WINDOW), (self._lingered, LONG_WINDOW)):
             while spells and spells[0].ended < step - window:
                 spells.popleft()
+        for rank, slow in list(self._last.items()):
+            if (lasting if slow.lasting else change)[rank] >= slow.least:
+                slow.last = step
+            elif slow.last < step - LONG_WINDOW:
+                del self._last[rank]
+        for rank in self._standing:
+            # Who recovered as it became slow has shown so by then.
+            if step - self._standing[rank].began <= _TOGETHER + OVER:
+                self._look_who_is_over(rank)
+
+    def _look_who_is_over(self, rank: int) -> None:
+        """Note whether ``rank`` became slow as another one recovered, which was not slow for some steps."""
+        new = self._last[rank]
+        others = (slow for other, slow in self._last.items() if other != rank)
+        if any(new.takes_over_from(slow) for slow in others if self._step - slow.last >= OVER):
+            self._taken_over[rank] = new.began
 
     @property
     def visited(self) -> list[int]:
@@ -142,12 +185,18 @@ class RotatingSlowness:
         return TIMES_LONGEST * max(spell.steps for cause in foreign for spell in cause)
 
     def by_turns(self, rank: int, *, size: float, steps: int) -> bool:
-        """Return whether ``rank``, slow by ``size`` (log ratio) for ``steps``, may be the next of a rotation.
+        """Return whether ``rank``, slow by ``size`` (log ratio) for ``steps`` at least, may be the next of a
+        rotation.
 
-        So it may be where ``ROUND`` - 1 other causes made ranks about as slow for ``LONG_WINDOW`` steps at
-        most, one after the other, and have ended by themselves, and it is slow for no longer than
-        ``TIMES_LONGEST`` times the longest.
+        So it may be for ``LONG_WINDOW`` steps where another one recovered as it became slow, and for
+        ``TIMES_LONGEST`` times the longest spell where ``ROUND`` - 1 other causes made ranks about as slow
+        for ``LONG_WINDOW`` steps at most, one after the other, and have ended by themselves.
         """
+        if rank in self._taken_over:
+            return self._step - self._taken_over[rank] <= LONG_WINDOW
+        if rank in self._last:
+            # Fewer steps are held than a spell may last.
+            steps = max(steps, self._step - self._last[rank].began)
         alike = [s for s in (*self._ended, *self._lingered) if _ALIKE * size <= s.size <= size / _ALIKE]
         foreign = _in_turn(cause for cause in _causes(alike) if all(spell.rank != rank for spell in cause))
         if len(foreign) < ROUND - 1:

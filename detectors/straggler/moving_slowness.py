@@ -89,6 +89,10 @@ class MovingSlowness:
         larger = self._beyond_wandering(ratios, self.beyond_rotation(ratios, confirmed))
         return self._beyond_positions(ratios, channel, larger)
 
+    def begin(self, found: Candidate, step: int, *, size: float) -> None:
+        """Take that a rank looks slow at ``step`` by ``size``, which may be one of several spells."""
+        self._rotation.begin(found.rank, step=step - found.steps, size=size, lasting=found.lasting)
+
     def beyond_rotation(self, ratios: Ratios, confirmed: list[Candidate]) -> list[Candidate]:
         """Return those who are slow for longer than slowness that rotates between ranks lasts."""
         now = ratios.settled
@@ -99,7 +103,7 @@ class MovingSlowness:
             # Dated back over quiet steps, it is one more spell since shortly.
             whole = found.size >= ON_AND_OFF * found.recent
             size = max(found.size, found.recent)
-            self._rotation.begin(found.rank, step=now - found.steps, size=size, lasting=found.lasting)
+            self.begin(found, now, size=size)
             left = self._rotation.patience(found.rank, size=size) - (found.steps if whole else 0)
             if left < 0:
                 beyond.append(found)

@@ -392,6 +392,7 @@ class StragglerDetector:
             channel.find(one.rank, size=one.size, onset=one.onset.at)
             channel.take(one.rank, size=one.size, steps=one.steps, lasting=True)
             if timing == "compute":
+                self._moving.begin(one, self.ratios.settled, size=one.size)
                 self._groups.take(one, self.ratios.settled)
         if timing == "data":
             self._load_elsewhere(confirmed)

@@ -135,6 +135,74 @@ def test_a_rank_that_is_the_next_of_long_spells_may_have_work_that_moves(spells,
     assert found.patience(3) == 0
 
 
+@pytest.mark.parametrize(
+    ("since", "first", "size", "expected"),
+    [
+        (0, 94, 0.3, False),
+        (0, 95, 0.3, True),
+        (0, 105, 0.3, True),
+        (0, 106, 0.3, False),
+        # As slow as that or not; what is short and small is noise.
+        (0, 100, 0.1, True),
+        (0, 100, 0.7, True),
+        (100 - SHORT, 100, 0.7, False),
+        (100 - SHORT, 100, 0.5, True),
+    ],
+)
+def test_a_rank_that_takes_over_from_another_may_have_its_work(since, first, size, expected):
+    """Two that begin as they please are two faults."""
+    found, own = RotatingSlowness(8), since
+    for step in range(140):
+        x = np.zeros(8)
+        x[0] = 0.3 * (own <= step < 100)
+        x[1] = size * (step >= first)
+        for rank, since in ((0, own), (1, first)):
+            if step == since + 2:
+                found.begin(rank, step=since, size=0.3 if rank == 0 else size)
+        found.update(step, change=x, lasting=np.full(8, np.nan))
+
+    assert found.by_turns(1, size=size, steps=20) is expected
+
+
+def test_a_rank_that_was_well_for_some_steps_is_slow_since_before():
+    """Twice as long as the longest spell, 120 steps, and no longer, of which fewer are held."""
+    (found, _), first = after([(0, 0, 100), (1, 150, 120)]), 300
+    found.begin(3, step=first, size=0.3)
+    for step in range(first, first + 300):
+        x = np.zeros(8)
+        x[3] = 0.3 * (step - first not in range(60, 65))
+        found.update(step, change=x, lasting=np.full(8, np.nan))
+        assert found.by_turns(3, size=0.3, steps=min(step - first, 50)) is (step - first <= 240)
+
+
+def test_a_rank_may_take_over_from_one_whose_work_wandered():
+    """It was well for some steps before."""
+    found = RotatingSlowness(8)
+    for step in range(120):
+        x = np.zeros(8)
+        x[0] = 0.3 * (step < 100 and not 60 <= step < 65)
+        x[1] = 0.3 * (step >= 100)
+        if step in (0, 102):
+            found.begin(step // 100, step=step // 100 * 100, size=0.3)
+        found.update(step, change=x, lasting=np.full(8, np.nan))
+
+    assert found.by_turns(1, size=0.3, steps=20)
+
+
+def test_a_rank_that_takes_over_is_slow_by_itself_after_some_time():
+    """Popular experts linger for minutes, and no longer."""
+    found, x = RotatingSlowness(8), np.zeros(8)
+    for step in range(100 + LONG_WINDOW + 2):
+        # In some steps it is well, too.
+        x[:2] = 0.3 * (step < 100), 0.3 * (step >= 100 and (step % 50 >= OVER or step < 150))
+        if step in (0, 100):
+            found.begin(step // 100, step=step, size=0.3)
+        found.update(step, change=x, lasting=np.full(8, np.nan))
+        if step > 102:
+            # No more steps are held.
+            assert found.by_turns(1, size=0.3, steps=min(step - 100, 256)) is (step - 100 <= LONG_WINDOW)
+
+
 def test_long_spells_are_forgotten_later_than_short_ones():
     found, end = after([(0, 0, 100), (1, 150, 120)])
     for step in range(end + 1, 270 + LONG_WINDOW + 2):

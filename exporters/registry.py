@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from exporters.collector import Collector
-from exporters.flight_recorder.collector import FlightRecorderCollector
+from exporters.dumps.collector import DumpsCollector
 from exporters.host.boot import BootCollector
 from exporters.host.clock import ClockCollector
 from exporters.host.infiniband import InfinibandCollector
@@ -47,7 +47,7 @@ def collectors(
         # Before the collectors that read the same columns themselves, and take precedence.
         ScrapeCollector(scrape),
         NcclCollector(nccl, [node]),
-        FlightRecorderCollector(nccl),
+        DumpsCollector(nccl),
         nvml,
         HostCollector(),
         TcpDelayCollector(),

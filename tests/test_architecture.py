@@ -22,11 +22,11 @@ TABLE = {
     "slowrank.telemetry": "msgspec",
     "slowrank.telemetry.hardware": "slowrank.telemetry msgspec",
     "slowrank.telemetry.rows": "slowrank.telemetry msgspec",
-    "exporters": "slowrank exporters.flight_recorder exporters.host exporters.nccl exporters.nvml"
+    "exporters": "slowrank exporters.dumps exporters.host exporters.nccl exporters.nvml"
     " exporters.scrape kafka",
     "exporters.host": "slowrank exporters",
     "exporters.nvml": "slowrank.telemetry exporters exporters.host pynvml",
-    "exporters.flight_recorder": "slowrank.telemetry exporters exporters.host",
+    "exporters.dumps": "slowrank.telemetry exporters exporters.host",
     "exporters.nccl": "exporters exporters.host msgspec",
     "exporters.scrape": "slowrank.foreign exporters exporters.host prometheus_client",
     "detectors": "numpy",

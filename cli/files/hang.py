@@ -10,7 +10,7 @@ from cli.remote.client import fail
 
 if TYPE_CHECKING:
     from detectors.job.waits.standstill import Standstill, Trace
-    from exporters.flight_recorder.dump import Dump
+    from exporters.dumps.flight_recorder import Dump
 
 # Chosen: a screen. The first have a cause, and the others mostly follow from them.
 _MOST_SHOWN = 8
@@ -35,7 +35,8 @@ def hang(
 
 def _read(paths: list[Path]) -> dict[int, "Dump"]:
     """Read the dumps, of two of one rank the later."""
-    from exporters.flight_recorder.dump import BadDump, rank_of, read_dump
+    from exporters.dumps.file import BadDump, rank_of
+    from exporters.dumps.flight_recorder import read_dump
 
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
     files = [file for file in files if file in paths or (file.is_file() and rank_of(file) is not None)]

@@ -24,8 +24,9 @@ Row = tuple[float | int | None, ...]
 """step, ts, step_seconds, the five phases in the order of ``timer.PHASES``, the four ``timer.NOTES``."""
 
 
-OpenStep = tuple[int, str, float]
-"""A step that has not ended: its number, the phase the rank is in ("": none), seconds since the last one."""
+OpenStep = tuple[int, str, float, str]
+"""A step that has not ended: its number, the phase the rank is in ("": none), seconds since the last one, and
+the line of code."""
 
 
 class Sender:
@@ -78,7 +79,8 @@ class Sender:
             return
         try:
             if (found := self._open_step()) is not None:
-                self._send([], {"open": found})
+                # Beside the step: an older exporter refuses a longer one.
+                self._send([], {"open": found[:-1], "at": found[-1]})
         finally:
             self._lock.release()
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Literal, Unpack
 
+from slowrank.hook.code_line import line_of
 from slowrank.hook.identity import Identity, identity_of
 from slowrank.hook.misuse import harmless, misuse
 from slowrank.hook.sender import OpenStep, Row, Sender
@@ -52,6 +54,7 @@ class StepTimer:
         self._wall_clock = wall_clock
         self._next_step = 0
         self._began: float | None = None
+        self._thread = threading.get_ident()
         self._ended: float | None = None
         self._last_seconds = 0.0
         self._open: list[tuple[str, float]] = []
@@ -115,7 +118,7 @@ class StepTimer:
                 misuse.note("step must be a whole number")
         # Phases since the last step, usually loading data, belong to this one.
         self._before, self._phases = self._phases, {}
-        self._began = now
+        self._began, self._thread = now, threading.get_ident()
         if notes:
             self.note(**notes)
 
@@ -175,7 +178,7 @@ class StepTimer:
             return None
         # A copy: the training thread may leave the phase meanwhile.
         phases = [*self._open]
-        return self._next_step, phases[-1][0] if phases else "", round(seconds, 3)
+        return self._next_step, phases[-1][0] if phases else "", round(seconds, 3), line_of(self._thread)
 
     @harmless
     def _abandon_step(self) -> None:

@@ -43,6 +43,8 @@ MAX_MEANS = 64
 MAX_HOPS = 64
 MAX_NAME = 128
 MAX_TEXT = 4096
+# Chosen: a path and the name of a function.
+MAX_CODE_LINE = 256
 MAX_AGE_SECONDS = 24 * 3600.0
 MAX_AHEAD_SECONDS = 300.0
 MAX_INT = 2**63 - 1
@@ -420,6 +422,8 @@ def _check_open(steps: tuple[OpenStep, ...]) -> None:
             )
         if step.phase:
             _check_name(step.phase)
+        if len(step.at) > MAX_CODE_LINE or not step.at.isprintable():
+            raise BadRecord("bad_label", f"a line of code has at most {MAX_CODE_LINE} printable characters")
 
 
 def _check_step_rows(block: Block, rows: bytes, now: float | None) -> None:

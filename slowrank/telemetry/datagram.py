@@ -37,8 +37,8 @@ class StepDatagram(msgspec.Struct, frozen=True, kw_only=True):
     ``seq_len_sq_sum`` has one entry a row or is empty; it is not part of the rows, because older exporters
     refuse rows with more fields. ``gpu_uuid`` may be a prefix of one, and is sent by ranks without a
     ``gpu_index``. ``open`` is the step that the rank does not end: its number, the phase ("": none) and the
-    seconds since the last one. ``seq`` counts the datagrams of one process; ``dropped`` the rows that its
-    ring has lost so far.
+    seconds since the last one, ``at`` the line of code that it is in. ``seq`` counts the datagrams of one
+    process; ``dropped`` the rows that its ring has lost so far.
     """
 
     v: int
@@ -56,6 +56,7 @@ class StepDatagram(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[DatagramRow, ...] = ()
     seq_len_sq_sum: tuple[Optional, ...] = ()
     open: tuple[int, str, float] | None = None
+    at: str = ""
 
 
 _decoder = msgspec.json.Decoder(StepDatagram)
@@ -99,7 +100,7 @@ def step_values(datagram: StepDatagram) -> list[dict[str, Value]]:
 
 def open_steps(datagram: StepDatagram) -> tuple[OpenStep, ...]:
     """Return the step that the rank does not end, if it reports one."""
-    return () if datagram.open is None else (OpenStep(datagram.rank, *datagram.open),)
+    return () if datagram.open is None else (OpenStep(datagram.rank, *datagram.open, datagram.at),)
 
 
 def _check_numbers(datagram: StepDatagram) -> None:

@@ -54,12 +54,14 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class OpenStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A step that a rank has not ended: its number, the phase ("": none), seconds since the last one."""
+    """A step that a rank has not ended: its number, the phase ("": none), seconds since the last one, and the
+    line of code that it is in ("": not known)."""
 
     rank: int
     step: int
     phase: str
     seconds: float
+    at: str = ""
 
 
 class JobSteps(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from exporters import registry
+from exporters.dumps.collector import DumpsCollector
 from exporters.exporter import Exporter, NodeIdentity
-from exporters.flight_recorder.collector import FlightRecorderCollector
 from exporters.host.boot import BootCollector
 from exporters.host.chrony import ChronyClient
 from exporters.host.clock import ClockCollector
@@ -41,7 +41,7 @@ COLLECTORS: dict[str, Callable[[Path], Any]] = {
     # Nothing listens there; tests/exporters/scrape serves it odd pages.
     "scrape": lambda root: ScrapeCollector(["http://127.0.0.1:9/metrics"]),
     "nccl": lambda root: NcclCollector([str(root)]),
-    "flight_recorder": lambda root: FlightRecorderCollector([str(root)]),
+    "dumps": lambda root: DumpsCollector([str(root)]),
     "nvml": lambda root: NvmlCollector([*GPU_CHILD, "2", "1:hang"]),
     "host": lambda root: HostCollector(root),
     "tcp_delay": lambda root: TcpDelayCollector(),

@@ -240,12 +240,12 @@ def test_a_killed_exporters_socket_is_replaced_and_the_new_one_outlives_the_old(
 
 def test_steps_that_do_not_end_are_passed_on(send, collector):
     """They come without rows, and one datagram may have both."""
-    send(datagram(rank=0, rows=[], open=[7, "wait", 12.5]))
+    send(datagram(rank=0, rows=[], open=[7, "wait", 12.5], at="train.py:141 in load"))
     send(datagram(rank=1))
 
     [found] = collector.collect(now()).steps
 
-    assert found.open == (OpenStep(rank=0, step=7, phase="wait", seconds=12.5),)
+    assert found.open == (OpenStep(rank=0, step=7, phase="wait", seconds=12.5, at="train.py:141 in load"),)
     assert [row["rank"] for row in found.rows] == [1]
 
 
@@ -255,6 +255,15 @@ def test_steps_that_do_not_end_are_passed_on(send, collector):
 def test_open_steps_that_are_none_are_rejected(send, collector, opened):
     """Numbers below zero, and names that are none."""
     send(datagram(rows=[], open=opened))
+
+    assert collector.collect(now()).steps == ()
+    assert sum(n for name, n in collector.metrics().items() if "rejected" in name) == 1
+
+
+@pytest.mark.parametrize("at", ["x" * 257, "train.py:1\n", "a\0"])
+def test_lines_of_code_that_are_none_are_rejected(send, collector, at):
+    """Too long, or with characters that no page can show."""
+    send(datagram(rows=[], open=[7, "wait", 1.0], at=at))
 
     assert collector.collect(now()).steps == ()
     assert sum(n for name, n in collector.metrics().items() if "rejected" in name) == 1

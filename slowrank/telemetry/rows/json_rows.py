@@ -173,6 +173,7 @@ def open_step_record(row: Mapping[str, Any]) -> JobSteps:
         step=int(_number(row, "step")),
         phase=_text(row, "phase", ""),
         seconds=_number(row, "seconds"),
+        at=_text(row, "at", ""),
     )
     schema = step_schema_of(())
     record = JobSteps(

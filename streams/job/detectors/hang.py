@@ -30,8 +30,8 @@ _AMONG_MISSING = 0.5
 # Chosen: two nodes of ranks; the evidence lists the others.
 _MOST_NAMED = 16
 
-# Chosen: phases of one rank held while its job stands still.
-_MOST_PHASES = 8
+# Chosen: phases, and lines of code, of one rank held while its job stands still.
+_MOST_HELD = 8
 
 # Chosen: characters of a note that a page shows without scrolling.
 _MAX_NOTE = 500
@@ -56,7 +56,8 @@ class HangDetector:
         self.stalls, self.newest = StallWatch(self.stalls if new_run else None), -1
         self._rows, self._absent = StoppedRows(self._rows if new_run else None), list[int]()
         self._stall: Stall | None = None
-        self._open: dict[int, list[tuple[float, str]]] = {}
+        self._open: dict[int, _Reports] = {}
+        self._lines: dict[int, _Reports] = {}
         self._heard = 0.0
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
@@ -67,7 +68,7 @@ class HangDetector:
     def new_step(self, number: int, ts: float, *, sent: float) -> None:
         """Note the first row of step ``number``, made at ``ts``, sent at ``sent``."""
         self.newest, self._absent, self._stall = number, [], None
-        self._open, self._heard = {}, 0.0
+        self._open, self._lines, self._heard = {}, {}, 0.0
         self.stalls.new_step(number, ts, sent=sent)
 
     def resume(self, ts: float) -> None:
@@ -87,12 +88,9 @@ class HangDetector:
         for step in steps:
             if step.phase in WAITING:
                 self._heard = max(self._heard, ts)
-            held = self._open.setdefault(step.rank, [])
-            if not held or held[-1][1] != step.phase:
-                held.append((ts, step.phase))
-                # Sorted, as records of one second come in any order; few, as a rank that stands stays in one.
-                del (held := sorted(held))[:-_MOST_PHASES]
-                self._open[step.rank] = held
+            _hold(self._open, step.rank, ts, step.phase)
+            if step.at:
+                _hold(self._lines, step.rank, ts, step.at)
 
     def look(
         self, view: JobView, event_time: float, reached: Mapping[int, int], *, numbered: bool
@@ -125,7 +123,9 @@ class HangDetector:
             missing = sorted(rank for _, rank in view.standing(MISSING) if rank in behind)
             # User code may keep one rank busy for a minute, as an evaluation does, while the others wait.
             busy = bool(waited_for.elsewhere) and not stall.certain
-            reports = [f"rank {r} {_doing(phases.get(r))}" for r in counted[:_MOST_NAMED] if waited_for.ranks]
+            named = counted[:_MOST_NAMED] if waited_for.ranks else []
+            lines = {rank: line for rank, (_, line) in _last(self._lines, event_time).items()}
+            reports = [f"rank {r} {_doing(phases.get(r), lines.get(r))}" for r in named]
             vote = _vote(view, stall, behind, counted, "; ".join(reports), busy=busy)
             if not counted and missing:
                 suspects = _suspects(view, missing, _AMONG_MISSING)
@@ -134,10 +134,27 @@ class HangDetector:
 
     def _phases_at(self, event_time: float) -> tuple[dict[int, str], float]:
         """Return the phase that each rank had reported by ``event_time``, and when the last was new."""
-        held = {rank: [r for r in reports if r[0] <= event_time] for rank, reports in self._open.items()}
-        last = {rank: reports[-1] for rank, reports in held.items() if reports}
+        last = _last(self._open, event_time)
         phases = {rank: phase for rank, (_, phase) in last.items()}
         return phases, max((ts for ts, _ in last.values()), default=0.0)
+
+
+_Reports = list[tuple[float, str]]
+"""What a rank has reported, with when, in the order of time."""
+
+
+def _hold(held: dict[int, _Reports], rank: int, ts: float, text: str) -> None:
+    """Hold what ``rank`` reports at ``ts`` where that is new."""
+    reports = held.setdefault(rank, [])
+    if not reports or reports[-1][1] != text:
+        # Sorted, as records of one second come in any order; few, as a rank that stands stays in one.
+        held[rank] = sorted([*reports, (ts, text)])[-_MOST_HELD:]
+
+
+def _last(held: Mapping[int, _Reports], event_time: float) -> dict[int, tuple[float, str]]:
+    """Return the last report of each rank by ``event_time``."""
+    found = {rank: [r for r in reports if r[0] <= event_time] for rank, reports in held.items()}
+    return {rank: reports[-1] for rank, reports in found.items() if reports}
 
 
 def _at(stall: Stall) -> float:
@@ -150,10 +167,11 @@ def _suspects(view: JobView, ranks: Sequence[int], among: float) -> tuple[Suspec
     return tuple(Suspect(subject=view.subject(r), probability=chance) for r in ranks[:_MOST_NAMED])
 
 
-def _doing(phase: str | None) -> str:
+def _doing(phase: str | None, line: str | None) -> str:
     if phase is None:
         return "reports nothing"
-    return f"is in its phase {phase}" if phase else "is in code outside any phase"
+    doing = f"is in its phase {phase}" if phase else "is in code outside any phase"
+    return f"{doing}, at {line}" if line else doing
 
 
 def _vote(

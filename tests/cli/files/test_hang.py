@@ -5,7 +5,7 @@ import typer
 from typer.testing import CliRunner
 
 from cli.files.hang import hang
-from tests.exporters.flight_recorder.dumps import entry, write
+from tests.exporters.dumps.trace import entry, write
 
 ENDED = entry("0", "nccl:all_reduce", 99)
 WAITS = entry("0", "nccl:all_reduce", 100, "started")

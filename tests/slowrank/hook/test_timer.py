@@ -1,7 +1,9 @@
 import json
+import queue
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -383,6 +385,34 @@ def test_a_dropped_timer_leaves_no_thread(exporter):
     del timer
 
     assert stop.is_set()
+
+
+def test_an_open_step_names_the_line_of_the_training_code(exporter, timer, clock):
+    """Not that of the library in which the training thread is, nor of the sender's own thread."""
+
+    def load(entered):
+        entered.set()
+        return queue.Queue().get()
+
+    def train():
+        with timer.step():
+            load(entered)
+
+    with timer.step():
+        pass
+    timer.flush()
+    exporter.recv(65536)
+    entered = threading.Event()
+    threading.Thread(target=train, daemon=True).start()
+    entered.wait()
+    clock.pass_seconds(60.0)
+
+    def line():
+        timer._sender.report_open_step()
+        return decode_datagram(exporter.recv(65536), now=time.time()).at
+
+    # The thread may be on its way from the one line to the other.
+    assert any(line().endswith(" in load") and f"{__file__}:" in line() for _ in range(20))
 
 
 def test_a_step_that_does_not_end_is_reported(exporter, timer, clock):

@@ -256,7 +256,7 @@ def test_an_open_step_survives_its_twin():
         seq=5,
         ts=NOW,
         world_size=8,
-        open=(OpenStep(rank=3, step=7, phase="wait", seconds=12.5),),
+        open=(OpenStep(rank=3, step=7, phase="wait", seconds=12.5, at="train.py:9 in f"),),
     )
     [row] = rows(record)
     [read] = Assembler().add(json.loads(json.dumps(row)))

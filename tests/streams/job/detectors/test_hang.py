@@ -192,7 +192,7 @@ def test_the_order_of_records_changes_nothing(seed):
     assert [f.to_json() for f in again] == [f.to_json() for f in versions(sorted(taken, key=lambda r: r.ts))]
 
 
-def reporting(phases, *, until=90, first=6):
+def reporting(phases, *, until=90, first=6, at=""):
     """Return what the ranks of a job that stopped report of their open step, every five seconds."""
     return [
         JobSteps(
@@ -204,7 +204,7 @@ def reporting(phases, *, until=90, first=6):
             seq=rank,
             ts=LAST + seconds,
             world_size=RANKS,
-            open=(OpenStep(rank, STEPS, phase, float(seconds)),),
+            open=(OpenStep(rank, STEPS, phase, float(seconds), at),),
         )
         for seconds in range(first, until, 5)
         for rank, phase in phases.items()
@@ -218,6 +218,19 @@ def test_a_rank_that_reports_nothing_while_others_wait_is_named_at_once():
     """It was stopped or killed: an error once the job is stalled, although no row is missing."""
     reports = reporting({rank: phase for rank, phase in WAITING.items() if rank != 5})
     assert findings([*job(), *reports, *beside(300)]) == [("hang.job", "error", "open", [5], 15)]
+
+
+def test_the_line_of_code_of_a_rank_that_the_others_wait_for_is_evidence():
+    """The last that it was in, where it reports one."""
+    waiting = reporting({rank: "wait" for rank in range(RANKS) if rank != 5}, at="train.py:9 in step")
+    before = reporting({5: ""}, until=10, at="loader.py:3 in open")
+    after = reporting({5: ""}, first=11, at="loader.py:7 in read")
+    found = versions(sorted([*job(), *waiting, *before, *after, *beside(300)], key=lambda r: r.ts))
+
+    [age] = [e for e in found[-1].evidence if e.metric == "job.step_age_seconds"]
+    assert age.note == (
+        "the others wait in a collective; rank 5 is in code outside any phase, at loader.py:7 in read"
+    )
 
 
 def test_a_rank_in_user_code_is_information_until_no_pause_lasts_so_long():

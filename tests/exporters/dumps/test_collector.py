@@ -6,16 +6,16 @@ import pytest
 
 from alerts.finding import Finding
 from exporters.collector import Instant
+from exporters.dumps import collector as dumps
+from exporters.dumps.collector import DumpsCollector
 from exporters.exporter import Exporter, NodeIdentity
-from exporters.flight_recorder import collector as flight_recorder
-from exporters.flight_recorder.collector import FlightRecorderCollector
 from exporters.host import device_threads
 from exporters.nccl.collector import NcclCollector
 from exporters.spool import SpoolStats
 from slowrank.telemetry import JobSteps
 from streams.config.settings import Tuning
 from streams.pipeline import local_pipeline
-from tests.exporters.flight_recorder.dumps import entry, write
+from tests.exporters.dumps.trace import entry, write
 from tests.exporters.nccl.inspector import T0, Writer
 
 ENDED = entry("0", "nccl:all_reduce", 99)
@@ -32,7 +32,7 @@ def job(tmp_path, monkeypatch):
 
 @pytest.fixture
 def collector(job):
-    made = FlightRecorderCollector([str(job.parent)])
+    made = DumpsCollector([str(job.parent)])
     yield made
     made.close()
 
@@ -52,7 +52,31 @@ def test_a_rank_whose_operation_has_not_ended_waits(job, collector, instants):
 
     os.utime(write(job, 5, [ENDED, WAITS], {"0": range(8)}), (2e9, 2e9))
     assert reports(collector, instants, 2) == [("4711", 5, "wait")]
-    assert collector.metrics()["flight_recorder_dumps_total"] == 3
+    assert collector.metrics()["rank_dumps_total"] == 3
+
+
+STACK = """Process 812: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 812 (idle): "MainThread"
+    Condition.wait (threading.py:327)
+    load (lib/loader.py:1)
+    <module> (train.py:5)
+Thread 813 (idle): "Thread-1 (<lambda>)"
+    all_reduce (torch/distributed/distributed_c10d.py:2696)
+"""
+
+
+def test_dumps_of_py_spy_and_of_pytorch_are_known_by_their_content(job, collector, instants):
+    """By what is in them; both report the line of the training code."""
+    (job / "py-spy_rank_4.txt").write_text(STACK)
+    write(job, 5, [ENDED, WAITS], {"0": range(8)})
+
+    [steps] = collector.collect(instants(0)).steps
+    assert [(one.rank, one.phase, one.at) for one in steps.open] == [
+        (5, "wait", "/home/u/train.py:141"),
+        (4, "", "lib/loader.py:1 in load"),
+    ]
 
 
 def test_a_dump_that_is_being_written_is_read_when_it_is_whole(job, collector, instants):
@@ -60,7 +84,7 @@ def test_a_dump_that_is_being_written_is_read_when_it_is_whole(job, collector, i
     whole = write(job, 4, [WAITS], {"0": range(8)}).read_bytes()
     (job / "nccl_trace_rank_4").write_bytes(whole[:-9])
     assert reports(collector, instants) == []
-    assert collector.metrics()["flight_recorder_unreadable_total"] == 1
+    assert collector.metrics()["rank_dumps_unreadable_total"] == 1
 
     (job / "nccl_trace_rank_4").write_bytes(whole)
     assert reports(collector, instants, 1) == [("4711", 4, "wait")]
@@ -71,7 +95,7 @@ def test_dumps_of_an_earlier_stop_and_of_other_machines_are_left_out(job, collec
     os.utime(write(job, 4, [WAITS], {"0": range(8)}), (1e9, 1e9))
     assert reports(collector, instants) == []
 
-    monkeypatch.setattr(flight_recorder, "is_local", lambda folder: False)
+    monkeypatch.setattr(dumps, "is_local", lambda folder: False)
     write(job, 4, [WAITS], {"0": range(8)})
     assert reports(collector, instants, 1) == []
 
@@ -83,7 +107,7 @@ def test_the_rank_that_the_others_wait_for_is_suspected_of_the_hang(tmp_path, mo
     writer = Writer(tmp_path)
     folders = [str(tmp_path / f"node-{n}") for n in range(2)]
     exporters = [
-        Exporter(NodeIdentity("c", f"node-{n}", "b"), [NcclCollector([at]), FlightRecorderCollector([at])])
+        Exporter(NodeIdentity("c", f"node-{n}", "b"), [NcclCollector([at]), DumpsCollector([at])])
         for n, at in enumerate(folders)
     ]
     pipeline = local_pipeline(Tuning())

@@ -14,17 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Bytes of a dump. Chosen: 20,000 entries with stack traces.
-MAX_BYTES = 256 * 2**20
+from exporters.dumps.file import BadDump, read_file
 
 # ``nccl:send 0->1`` and ``nccl:recv 0<-1``: the rank itself, and its peer within the group.
 _PAIRWISE = re.compile(r"(?P<own>\d+)(?:->|<-)(?P<peer>\d+)")
-
-_RANK = re.compile(r"(\d+)(?:\.json)?$")
-
-
-class BadDump(ValueError):
-    """The file is no dump of the flight recorder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +48,13 @@ class Dump:
     issued: tuple[Issued, ...]
 
 
-def rank_of(path: Path) -> int | None:
-    """Return the rank that the name of a dump ends with, as in ``nccl_trace_rank_12``."""
-    named = _RANK.search(path.name)
-    return int(named[1]) if named else None
-
-
 def read_dump(path: Path) -> Dump:
     """Read a dump. Raises ``BadDump`` and ``OSError``."""
-    rank = rank_of(path)
-    if rank is None:
-        raise BadDump("its name does not end with a rank")
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise BadDump(f"more than {MAX_BYTES >> 20} MiB")
+    return read_trace(*read_file(path))
+
+
+def read_trace(rank: int, data: bytes) -> Dump:
+    """Read what ``rank`` has recorded. Raises ``BadDump``."""
     try:
         return _dump(rank, _decoded(data))
     except BadDump:

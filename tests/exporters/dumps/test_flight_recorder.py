@@ -5,8 +5,9 @@ import pickle
 
 import pytest
 
-from exporters.flight_recorder.dump import BadDump, Issued, read_dump
-from tests.exporters.flight_recorder.dumps import entry, write
+from exporters.dumps.file import BadDump
+from exporters.dumps.flight_recorder import Issued, read_dump
+from tests.exporters.dumps.trace import entry, write
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -1,4 +1,4 @@
-"""What ranks of a job that stands still were doing, by the dumps of PyTorch's flight recorder."""
+"""What ranks of a job that stands still are doing, by dumps of PyTorch's flight recorder and of py-spy."""
 
 import logging
 import time
@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporters.collector import Instant, Reading, StepRows
-from exporters.flight_recorder.dump import BadDump, Dump, read_dump
+from exporters.dumps.file import BadDump, read_file
+from exporters.dumps.flight_recorder import read_trace
+from exporters.dumps.stack import is_stack, line_of, read_stack, waits
 from exporters.host.device_threads import DeviceThreads
 from exporters.job_folders import is_local, job_of, latest
 from slowrank.telemetry import OpenStep
+from slowrank.telemetry.checks import MAX_CODE_LINE
 
 _log = logging.getLogger(__name__)
 
@@ -44,29 +47,28 @@ class _Folder:
         fresh = [path for path, written in files.items() if self.seen.get(path) != written]
         self.seen = files
         for path in fresh:
-            age = time.time() - files[path] / 1e9
-            if age < LATEST_SECONDS and (dump := self._dump(path)) is not None:
-                self.reports.append((job_of(path), _open_step(dump, max(0.0, age))))
+            age = max(0.0, time.time() - files[path] / 1e9)
+            if age < LATEST_SECONDS and (report := self._report(path, age)) is not None:
+                self.reports.append((job_of(path), report))
 
     def _local(self) -> bool:
         return is_local(self.folder)
 
-    def _dump(self, path: Path) -> Dump | None:
+    def _report(self, path: Path, age: float) -> OpenStep | None:
         try:
-            return read_dump(path)
-        except BadDump as error:
+            rank, data = read_file(path)
+            return _of_stack(rank, data, age) if is_stack(data) else _of_trace(rank, data, age)
+        except (BadDump, OSError) as error:
             # One that is being written is read again when it has grown.
-            _log.debug("%s: %s", path, error)
-        except OSError as error:
             _log.debug("%s: %s", path, error)
         self.unreadable["dumps"] += 1
         return None
 
 
-class FlightRecorderCollector:
+class DumpsCollector:
     """Read the dumps in the folders of jobs; each rank whose operations have not ended waits in one."""
 
-    name = "flight_recorder"
+    name = "dumps"
     columns: Mapping[str, str] = {}
 
     def __init__(self, folders: Sequence[str] = ()) -> None:
@@ -91,8 +93,8 @@ class FlightRecorderCollector:
 
     def metrics(self) -> Mapping[str, float]:
         return {
-            "flight_recorder_dumps_total": self._total,
-            "flight_recorder_unreadable_total": self._unreadable["dumps"],
+            "rank_dumps_total": self._total,
+            "rank_dumps_unreadable_total": self._unreadable["dumps"],
         }
 
     def close(self) -> None:
@@ -104,7 +106,19 @@ class FlightRecorderCollector:
             yield self._reports.popleft()
 
 
-def _open_step(dump: Dump, age: float) -> OpenStep:
+def _of_trace(rank: int, data: bytes, age: float) -> OpenStep:
     """Return the report of a rank: in the phase of waiting where an operation has not ended, else in none."""
-    waits = any(not one.done for one in dump.issued)
-    return OpenStep(rank=dump.rank, step=0, phase="wait" if waits else "", seconds=age)
+    issued = read_trace(rank, data).issued
+    phase = "wait" if any(not one.done for one in issued) else ""
+    return _open_step(rank, phase, age, issued[-1].caller if issued else "")
+
+
+def _of_stack(rank: int, data: bytes, age: float) -> OpenStep:
+    """Return the report of a rank: in the phase of waiting where it is in a collective, else in none."""
+    frames = read_stack(data)
+    return _open_step(rank, "wait" if waits(frames) else "", age, line_of(frames))
+
+
+def _open_step(rank: int, phase: str, age: float, line: str) -> OpenStep:
+    shown = "".join(c if c.isprintable() else "?" for c in line[-MAX_CODE_LINE:])
+    return OpenStep(rank=rank, step=0, phase=phase, seconds=age, at=shown)

@@ -520,11 +520,12 @@ def dealt(seed, *, nodes=8, spread=0.15, lasts=70, steps=400):
 
 
 @pytest.mark.slow
-def test_work_that_is_dealt_out_anew_accuses_few_machines():
+@pytest.mark.parametrize("seeds", [range(0, 8, 2), range(1, 8, 2)])
+def test_work_that_is_dealt_out_anew_accuses_few_machines(seeds):
     """Where some machines take less than before in the step in which others come to take more: without asking
-    for that 28 of the 64 are."""
-    accused = [len({rank // 8 for rank in named(dealt(seed), per_node=8)}) for seed in range(8)]
-    assert sum(accused) <= 12
+    for that 28 of the 64 are, of all eight jobs."""
+    accused = [len({rank // 8 for rank in named(dealt(seed), per_node=8)}) for seed in seeds]
+    assert sum(accused) <= 6
 
 
 @pytest.mark.parametrize("nodes", [(3,), (3, 6), (1, 3, 6)])

@@ -58,7 +58,7 @@ class Cause(TypedDict):
     """The most likely explanation, the others above 5 %, and what was found fine."""
 
     hypothesis: str
-    confidence: float
+    confidence: NotRequired[float]
     alternatives: NotRequired[dict[str, float]]
     ruled_out: NotRequired[list[str]]
 

@@ -22,7 +22,7 @@ from streams.job.detectors.hang import HANG, HangDetector
 from streams.job.detectors.lost_time import JobCosts
 from streams.job.detectors.pace import Paces
 from streams.job.detectors.slow_ranks import open_ranks
-from streams.job.memory import JOB_BYTES, RANK_BYTES, ROW_BYTES
+from streams.job.memory import JOB_BYTES, RANK_BYTES, ROW_BYTES, STEP_BYTES
 from streams.job.node_clocks import NodeClocks
 from streams.job.rows.attempts import Attempt, Layout
 from streams.job.rows.step_aligner import Step, StepAligner
@@ -79,6 +79,7 @@ class Job:
         self._detectors: list[JobDetector] = [self.open.costs, self._hang]
         self._detectors += [make(config) for make in detectors]
         self._core: DecisionCore | None = None
+        self._steps = 0
         self._ranks: frozenset[int] = frozenset()
         self._layout = Layout()
         self._before: Attempt | None = None
@@ -92,7 +93,8 @@ class Job:
         """Bytes that the job takes, counted anew."""
         ranks, waiting = len(self.aligner.last_ts), self.aligner.waiting
         window = 0 if self._core is None else self._core.nbytes
-        return JOB_BYTES + RANK_BYTES * ranks + ROW_BYTES * waiting + window
+        steps = STEP_BYTES * min(self._steps, self._straggler.history)
+        return JOB_BYTES + steps + RANK_BYTES * ranks + ROW_BYTES * waiting + window
 
     @property
     def places(self) -> set[GpuPlace]:
@@ -181,6 +183,7 @@ class Job:
         """Show a whole step to the core and to all detectors; emit what is new, changed or cleared."""
         core, at, open_ = self._core, step.closed_at, self.open.suspicions
         assert core is not None
+        self._steps += 1
         result = core.update(step.times(self.roster, numbered=self.aligner.window is None))
         view = self._view(core, result, frozenset(self.aligner.late_for(step)))
         for detector in self._detectors:

@@ -10,9 +10,11 @@ from streams.open_suspicions import OpenSuspicions
 
 KIND = "self.job_memory"
 
-# What a job takes by itself, for each rank beside its window of steps, and for each row that waits for the
-# others of its step; measured with ``tracemalloc`` (tests/streams/job/test_memory.py holds them to it).
-JOB_BYTES = 140_000
+# What a job takes by itself, for each step of its window, for each rank beside that window, and for each row
+# that waits for the others of its step; measured with ``tracemalloc`` (tests/streams/job/test_memory.py holds
+# them to it).
+JOB_BYTES = 130_000
+STEP_BYTES = 450
 RANK_BYTES = 3_100
 ROW_BYTES = 250
 
@@ -48,7 +50,7 @@ class JobMemory:
 
 def bytes_needed(ranks: int, config: StragglerConfig) -> int:
     """Return the bytes of a job whose window of steps is full."""
-    return JOB_BYTES + ranks * (RANK_BYTES + window_bytes(config))
+    return JOB_BYTES + STEP_BYTES * config.history + ranks * (RANK_BYTES + window_bytes(config))
 
 
 class Shortage:

@@ -199,7 +199,7 @@ def test_what_can_never_fit_takes_no_place():
 
 
 # Ranks of one job that all but fill the usual 4 GiB.
-FULL = 192_592
+FULL = 192_588
 
 
 def test_a_claim_of_many_ranks_keeps_no_real_job_out():

@@ -43,7 +43,7 @@ def file_system(folder: Path) -> str:
     whole, found = f"{folder.resolve()}/", ("", "")
     for mount in mounts:
         before, _, after = mount.partition(" - ")
-        # Spaces in it are written as octal numbers, and such a folder is nobody's.
+        # Spaces in it are written as octal numbers: such a mount is not recognised.
         point = f"{before.split()[4].rstrip('/')}/"
         if whole.startswith(point) and len(point) >= len(found[0]):
             found = point, after.split()[0]

@@ -21,11 +21,11 @@ def rank_of(path: Path) -> int | None:
 
 def read_file(path: Path) -> tuple[int, bytes]:
     """Return the rank and the content of a dump. Raises ``BadDump`` and ``OSError``."""
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
     rank = rank_of(path)
     if rank is None:
         raise BadDump("its name does not end with a rank")
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise BadDump(f"more than {MAX_BYTES >> 20} MiB")
     return rank, data

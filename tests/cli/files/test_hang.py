@@ -72,3 +72,11 @@ def test_files_that_are_no_dumps_are_named(tmp_path):
     found = run(str(folder))
     assert "cause: 5" in found.stdout
     assert "nccl_trace_rank_0: " in found.stderr
+
+
+def test_a_file_that_is_not_there_is_named_as_such(tmp_path):
+    """Whatever its name ends with."""
+    found = run(str(tmp_path / "dumps"))
+
+    assert found.exit_code == 2
+    assert "No such file" in found.stderr

@@ -28,15 +28,20 @@ RUNS = STATE / "runs"
 # could otherwise be handed that very port as its own source port and connect to itself.
 PORTS = range(20000, 32000)
 
+# Descriptors of the locked files of the ports that this process was given; its end unlocks them.
+_reserved: dict[int, int] = {}
+
 
 class ServiceError(RuntimeError):
     """A server that cannot be installed or started. The message gives the reason and a way out."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct loopback TCP ports on which nothing listens now."""
+    """Distinct loopback TCP ports on which nothing listens, kept from other processes until this one ends."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if not _reserve(port):
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -47,6 +52,25 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise ServiceError(f"no {count} free ports between {PORTS.start} and {PORTS.stop} on 127.0.0.1")
+
+
+def _reserve(port: int) -> bool:
+    """Hold a port's lock until this process ends; False where another process of this checkout holds it.
+
+    A server may take long to bind its port: other tests must not be given the same one meanwhile.
+    """
+    if port in _reserved:
+        return False
+    folder = STATE / "ports"
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    _reserved[port] = descriptor
+    return True
 
 
 @contextmanager

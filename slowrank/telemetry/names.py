@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
-from slowrank.telemetry.records import NodeEvent
+from slowrank.telemetry.records import NodeEvent, OpenStep
 from slowrank.telemetry.schema import (
     CURRENT_SAMPLE_SCHEMA,
     CURRENT_STEP_SCHEMA,
@@ -27,7 +27,7 @@ _HEAD = ("kind", "ts", "cluster", "node", "boot_id", "seq", "job_id", "labels")
 FIELDS: dict[str, tuple[str, ...]] = {
     "sample": (*_HEAD, "metric", "instance", "value"),
     "step": (*_HEAD, "attempt", "world_size", "coords", *STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows.names),
-    "open_step": (*_HEAD, "attempt", "world_size", "rank", "step", "phase", "seconds"),
+    "open_step": (*_HEAD, "attempt", "world_size", *OpenStep.__struct_fields__),
     "event": ("kind", *NodeEvent.__struct_fields__),
 }
 STEP_FIELDS, OPEN_STEP_FIELDS = FIELDS["step"], FIELDS["open_step"]

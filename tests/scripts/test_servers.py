@@ -15,7 +15,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 from kafka.errors import UnknownBrokerIdError
 from servers.debian import mirrors
-from servers.process import ROOT, Process, Run, free_ports, runs, wait_until
+from servers.process import ROOT, Process, Run, ServiceError, free_ports, runs, wait_until
 from servers.timescale import Timescale
 
 
@@ -65,6 +65,19 @@ def test_free_ports_are_distinct_and_outside_the_ephemeral_range():
     ports = free_ports(8)
     assert len(set(ports)) == 8
     assert max(ports) < 32768
+
+
+def test_ports_given_to_one_process_are_not_given_to_another(monkeypatch):
+    """A server that is still starting listens on nothing: its port is taken nonetheless."""
+    (port,) = free_ports(1)
+    monkeypatch.setattr("servers.process.PORTS", range(port, port + 1))
+    with pytest.raises(ServiceError, match="no 1 free ports"):
+        free_ports(1)
+    asked = f"from servers import process; process.PORTS = range({port}, {port + 1}); process.free_ports(1)"
+    other = subprocess.run(
+        [sys.executable, "-c", asked], cwd=ROOT / "scripts", capture_output=True, text=True
+    )
+    assert "no 1 free ports" in other.stderr
 
 
 def test_servers_named_by_the_environment_are_used_and_not_started():

@@ -1,18 +1,26 @@
 """Parses telemetry posted as NDJSON into records and refused lines. Pure."""
 
+import math
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from slowrank.telemetry.checks import BAD_TIME, BadRecord, check_event, check_sample, check_steps
+from slowrank.telemetry.checks import (
+    BAD_TIME,
+    MAX_STEP_ROWS,
+    BadRecord,
+    check_event,
+    check_sample,
+    check_steps,
+)
 from slowrank.telemetry.names import Unknown, first_unknown, kind_of
 from slowrank.telemetry.records import JobSteps, NodeSample, Record
 from slowrank.telemetry.rows import sample_rows
 from slowrank.telemetry.rows.json_lines import NOT_JSON, decode_line
-from slowrank.telemetry.rows.json_rows import Assembler, tick_of
-from slowrank.telemetry.rows.rounds import rounds
+from slowrank.telemetry.rows.json_rows import Assembler, steps_record, tick_of
+from slowrank.telemetry.rows.rounds import labels_of, rounds
 
 # Bytes on the wire, inflated bytes and their ratio, so that a small body cannot fill the memory. Chosen:
 # 20 MiB are some 3,000 records of a node with eight GPUs (7 kB each as JSON with named fields).
@@ -27,6 +35,9 @@ MAX_LINE = 64 * 1024
 MAX_LINES = 400_000
 # Refused lines that an answer explains; the others are only counted. Chosen: 6 kB of answer at most.
 MAX_ERRORS = 20
+
+# Fields of a step row that a record has once for all of its rows.
+_OF_SENDER = ("cluster", "job_id", "attempt", "node", "boot_id", "seq", "world_size")
 
 Row = Mapping[str, Any]
 
@@ -102,7 +113,7 @@ class Batch:
 
 @dataclass(slots=True)
 class _Tick:
-    """Rows of one node and time, or one other row, with the numbers of their lines."""
+    """Sample rows of one node and time, or one other row, with the numbers of their lines."""
 
     lines: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -181,10 +192,17 @@ def read(data: bytes, *, now: float, clusters: Sequence[str] = ()) -> Batch:
 
 
 def _groups(numbered: Iterable[tuple[int, Row]]) -> Iterator[Sequence[_Tick]]:
-    """Yield what makes each record: the sample rows of one round of a node, wherever they stand, by time."""
+    """Yield what makes each record, wherever its rows stand: sample rows of one round of a node, by time, and
+    step rows of one sender and second, as an exporter sends them.
+    """
     nodes: dict[tuple[str, str], dict[str | float, _Tick]] = {}
+    senders: dict[Hashable, list[_Tick]] = {}
     for number, row in numbered:
-        if kind_of(row) != "sample":
+        kind = kind_of(row)
+        if kind == "step":
+            senders.setdefault(_sender(row), []).append(_Tick([number], [row]))
+            continue
+        if kind != "sample":
             yield [_Tick([number], [row])]
             continue
         cluster, node, ts = tick_of(row)
@@ -196,6 +214,19 @@ def _groups(numbered: Iterable[tuple[int, Row]]) -> Iterator[Sequence[_Tick]]:
         times = sorted(ts for ts in ticks if not isinstance(ts, str))
         for together in rounds(times, [ticks[ts].rows for ts in times]):
             yield [ticks[times[k]] for k in together]
+    for steps in senders.values():
+        for first in range(0, len(steps), MAX_STEP_ROWS):
+            yield steps[first : first + MAX_STEP_ROWS]
+
+
+def _sender(row: Row) -> Hashable:
+    """Return what step rows of one record have in common, the second that they end in included."""
+    try:
+        second = math.floor(float(row["ts"]))
+    except (KeyError, OverflowError, TypeError, ValueError):
+        # No time: the row is refused, and no other with it.
+        return id(row)
+    return (second, *(repr(row.get(name)) for name in _OF_SENDER), labels_of(row))
 
 
 def _rows(data: bytes, batch: Batch) -> Iterator[tuple[int, Row]]:
@@ -252,6 +283,9 @@ def _checked_records(ticks: Sequence[_Tick], now: float, clusters: Sequence[str]
 
 
 def _assembled(ticks: Sequence[_Tick]) -> Iterator[Record]:
+    if kind_of(ticks[0].rows[0]) == "step":
+        yield steps_record([row for tick in ticks for row in tick.rows])
+        return
     assembler, last = Assembler(), ticks[-1].rows[0].get("ts")
     for tick in ticks:
         for row in tick.rows:

@@ -4,12 +4,14 @@ import gzip
 import json
 import random
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.ingest import MAX_LINES, TooLarge, TooManyLines, inflate, read
+from slowrank.telemetry.checks import MAX_STEP_ROWS
 from slowrank.telemetry.records import JobSteps, NodeEvent, NodeSample
 from slowrank.telemetry.rows.json_rows import rows as json_rows
 
@@ -76,6 +78,51 @@ def test_a_wrong_row_of_a_round_costs_the_others_nothing():
     batch = read(ndjson(*rows), now=NOW)
     assert gpus(batch) == [("0", "1", "3")]
     assert ([error.line for error in batch.errors], batch.accepted) == ([2], 3)
+
+
+def steps(batch):
+    """Job, node, time and (rank, step) of the rows of each record."""
+    return [
+        (r.job_id, r.node, r.ts - NOW, [(row["rank"], row["step"]) for row in json_rows(r)])
+        for r in batch.records
+    ]
+
+
+def test_step_rows_of_a_sender_and_second_are_one_record_as_an_exporter_sends_them():
+    """Wherever they stand, dated by the last; of another node, attempt, number or second they are not."""
+    after, other = {"ts": NOW + 1.0, "step": 8}, {"node": "m", "rank": 2}
+    rows = [STEP, STEP | other, STEP | after, STEP | {"rank": 0, "ts": NOW + 0.5}, STEP | other | after]
+    batch = read(ndjson(*rows), now=NOW)
+    assert steps(batch) == [
+        ("j", "m", 0.0, [(2, 7)]),
+        ("j", "n", 0.5, [(1, 7), (0, 7)]),
+        ("j", "n", 1.0, [(1, 8)]),
+        ("j", "m", 1.0, [(2, 8)]),
+    ]
+    apart: list[dict[str, object]] = [
+        {"job_id": "k"},
+        {"attempt": 1},
+        {"world_size": 8},
+        {"seq": 9},
+        {"labels": {"rack": "r"}},
+    ]
+    assert len(read(ndjson(STEP, *(STEP | of for of in apart)), now=NOW).records) == 1 + len(apart)
+
+
+def test_step_rows_beyond_what_a_record_holds_are_several():
+    rows = [STEP | {"rank": rank} for rank in range(MAX_STEP_ROWS + 1)]
+    assert [len(lines) for lines in read(ndjson(*rows), now=NOW).lines] == [MAX_STEP_ROWS, 1]
+
+
+def test_a_wrong_step_row_costs_those_of_its_second_nothing():
+    wrong: list[dict[str, Any]] = [
+        {"rank": "many"},
+        {"rank": 2, "ts": None},
+        {"rank": 3, "compute_seconds": 9e9},
+    ]
+    batch = read(ndjson(STEP, *(STEP | of for of in wrong), STEP | {"rank": 4}), now=NOW)
+    assert steps(batch) == [("j", "n", 0.0, [(1, 7), (4, 7)])]
+    assert ([error.line for error in batch.errors], batch.accepted) == ([1, 2, 3], 2)
 
 
 METRICS = ("gpu.power_watts", "gpu.temp_celsius", "gpu.utilization_ratio")

@@ -14,6 +14,7 @@ from api.delivery.from_settings import webhook_client_of
 from api.delivery.notifier import Notifier
 from api.metrics import NotifierMetrics, new_registry
 from api.routes.webhooks import masked
+from slowrank.telemetry.rows.json_rows import rows as json_rows
 from store.access import audit
 from store.findings import silences
 
@@ -382,7 +383,9 @@ def test_telemetry_goes_to_the_sink(client, sink, encoding):
     assert answer.status_code == 202, answer.text
     assert answer.json()["accepted"] == 3
     assert answer.json()["reasons"] == {"undecodable": 1, "bad_number": 1}
-    assert [r.job_id for r in sink.records] == ["j"] * 3
+    assert [(row["job_id"], row["step"]) for r in sink.records for row in json_rows(r)] == [
+        ("j", step) for step in range(3)
+    ]
     text = client.get("/metrics").text
     assert 'slowrank_samples_ingested_total{source="http"} 3.0' in text
     assert 'slowrank_samples_rejected_total{reason="undecodable"} 1.0' in text

@@ -1,5 +1,7 @@
 """Medians and other statistics in which NaN means "not read": never a warning, NaN where nothing was read."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,17 +16,55 @@ def nan_median(values: Reals, axis: int = 0, *, least: int = 1) -> Floats:
     """Return the median of what was read along ``axis``, NaN where that is fewer than ``least``; one sort,
     several times faster than ``np.nanmedian``.
     """
+    return _halfway(*nan_middle(values, axis, least=least))
+
+
+def nan_middle(values: Reals, axis: int = 0, *, least: int = 1) -> tuple[Reals, Reals]:
+    """Return the two values between which the median of what was read along ``axis`` lies, the same one twice
+    of an odd number; NaN where fewer than ``least`` were read.
+    """
     ordered = _ordered(values, axis)
     size = len(ordered)
     if size < least:
-        return np.full(ordered.shape[1:], np.nan)
+        nothing = np.full(ordered.shape[1:], np.nan)
+        return nothing, nothing
     # What was not read is ordered to the end: where the last is finite, so is all of it.
     if np.isfinite(ordered[-1]).all():
-        return _halfway(ordered[(size - 1) // 2], ordered[size // 2])
+        return ordered[(size - 1) // 2], ordered[size // 2]
     count = np.isfinite(ordered).sum(axis=0)
     middle = np.stack((np.maximum(count - 1, 0) // 2, np.minimum(count // 2, size - 1)))
     low, high = np.take_along_axis(ordered, middle, axis=0)
-    return np.where(count >= least, _halfway(low, high), np.nan)[()]
+    return np.where(count >= least, low, np.nan), np.where(count >= least, high, np.nan)
+
+
+class Pool:
+    """Many values, NaN where not read, of which the median is asked without a few, up to ``most``: as of all
+    others of a role, one rank after the other. ``count`` of them were read.
+
+    Without m of the N values, the j-th in order is one of the j-th to (j+m)-th of all: only the middle of
+    them is put in order, once.
+    """
+
+    def __init__(self, values: Reals, *, most: int) -> None:
+        read = values[np.isfinite(values)]
+        self.count = read.size
+        self._first = max((self.count - most - 1) // 2, 0)
+        last = min((self.count + most) // 2, self.count - 1)
+        if self.count:
+            read.partition([self._first, last])
+        self._middle = np.sort(read[self._first : last + 1])
+
+    def median_without(self, some: Reals) -> float:
+        """Return the median of the values without ``some`` of them; NaN where none are left."""
+        read = np.sort(some[np.isfinite(some)])
+        left = self.count - read.size
+        if not left:
+            return math.nan
+        # How many of the others are at most as large as each of the middle.
+        place = self._first + 1 + np.arange(self._middle.size)
+        place -= np.searchsorted(read, self._middle, side="right")
+        low, high = (self._middle[np.argmax(place > nth)] for nth in ((left - 1) // 2, left // 2))
+        return float(_halfway(low, high))
 
 
 def median(values: Floats, axis: int = 0) -> Floats:

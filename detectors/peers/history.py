@@ -1,11 +1,15 @@
 """The last steps of a job, as arrays in time order."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Hashable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Reals = npt.NDArray[np.floating]
+Ints = npt.NDArray[np.intp]
+T = TypeVar("T")
 
 # Rows that there is room for at first; room doubles until it holds the whole window. Chosen: a job of a few
 # steps then takes a twentieth of what one with a full window of 256 does.
@@ -47,10 +51,12 @@ class History:
             name: np.empty((self._size, width), np.float32 if name in single else np.float64)
             for name in names
         }
+        self._kept: dict[Hashable, Any] = {}
         self.nbytes = self._count()
 
     def push(self, **rows: Floats | float) -> None:
         """Append one row to every series; each must be given."""
+        self._kept.clear()
         if self._end == self._size:
             self._make_room()
         for name, held in self._rows.items():
@@ -60,13 +66,34 @@ class History:
 
     def last(self, name: str, steps: int) -> Floats:
         """Return the last rows [<= steps, width], oldest first, as an array of the caller's own."""
+        return self.view(name, steps).astype(np.float64)
+
+    def columns(self, name: str, steps: int, which: int | slice | Ints) -> Floats:
+        """Return ``last`` of some columns alone, [<= steps, columns]; of a single one, [<= steps]."""
+        return self.view(name, steps)[:, which].astype(np.float64)
+
+    def view(self, name: str, steps: int) -> Reals:
+        """Return the last rows as they are held, to be read at once: rows to come may change them."""
         have = min(steps, self.count, self.capacity)
-        return self._rows[name][self._end - have : self._end].astype(np.float64)
+        return self._rows[name][self._end - have : self._end]
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what ``make`` does of the rows held, and keep it for ``key`` until they change: many ranks
+        ask for the same in one step."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        made: T = self._kept[key]
+        return made
 
     def overwrite(self, **rows: Floats) -> None:
         """Replace the last rows of some series by ``rows`` [<= capacity, width], oldest first."""
+        self._kept.clear()
         for name, values in rows.items():
             self._rows[name][self._end - len(values) : self._end] = values
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a snapshot holds: not what is derived from it."""
+        return {**self.__dict__, "_kept": {}}
 
     def _make_room(self) -> None:
         kept = min(self._end, self.capacity)

@@ -273,6 +273,9 @@ class Ratios:
 
         Ranks of one role on hardware shared with others differ by 4 to 9 %, on their own by under 1 %.
         """
+        return self.history.once("lasting spread", self._lasting_spread)
+
+    def _lasting_spread(self) -> float:
         usual = nan_median(self._last_ratios())
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
 

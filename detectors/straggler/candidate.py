@@ -1,20 +1,22 @@
 """A suspected slowdown of one rank: dated, and measured since then."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from detectors.changepoint.llr_cusum import locate_onset
+from detectors.changepoint.llr_cusum import locate_onset, locate_onsets
 from detectors.peers.ratios import Ratios
-from detectors.robust import nan_median
+from detectors.robust import nan_median, nan_middle
 from detectors.straggler.core import Timing
 from detectors.straggler.evidence.timing_channel import TimingChannel
 from detectors.straggler.onset_time import Dated, date_onset
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
 
 # Steps before the evidence began that the dating of an onset, and a rank's own past, look at. Chosen: a ramp
 # takes up to 32 steps (``llr_cusum.RAMPS``).
@@ -107,10 +109,13 @@ def deviations(
 ) -> Floats:
     """Return the ratios of the last steps less what is usual, [<= steps, ranks]; ``lasting``: as they are,
     beside those of ranks that are exempted."""
-    usual = np.zeros(ratios.ranks) if channel.noise is None else channel.noise.center
-    if lasting:
-        usual = np.where(channel.exempted, usual, 0.0)
+    usual = _usual(ratios, channel, lasting=lasting)
     return ratios.history.last(series_of(timing, lasting=lasting), steps) - usual
+
+
+def _usual(ratios: Ratios, channel: TimingChannel, *, lasting: bool) -> Floats:
+    usual = np.zeros(ratios.ranks) if channel.noise is None else channel.noise.center
+    return np.where(channel.exempted, usual, 0.0) if lasting else usual
 
 
 def noise_of(ratios: Ratios, channel: TimingChannel, rank: int) -> float:
@@ -121,25 +126,46 @@ def noise_of(ratios: Ratios, channel: TimingChannel, rank: int) -> float:
 
 def candidate(ratios: Ratios, channel: TimingChannel, timing: Timing, rank: int) -> Candidate:
     """Date the slowdown of ``rank`` and measure it since then."""
-    lasting = channel.is_lasting(rank)
-    bank = channel.lasting if lasting else channel.change
-    look_back = min(bank.age_of(rank) + LOOK_BEFORE, ratios.settled)
-    x = deviations(ratios, channel, timing, look_back, lasting=lasting)
-    found = _dated(ratios, channel, timing, rank, x, x[:, rank], lasting=lasting)
-    # Slow in every step judged: perhaps in the warm-up too.
-    if lasting and found.steps == len(x) == ratios.settled:
-        before = _onset_in_warm_up(ratios, timing, rank, found.sigma)
-        since = found.onset
-        started = replace(since, lo=min(ratios.started, since.lo), at=ratios.first_ts)
-        found = replace(found, onset=before or started)
-    return found
+    return candidates(ratios, channel, timing, [rank])[0]
+
+
+def candidates(
+    ratios: Ratios, channel: TimingChannel, timing: Timing, ranks: Sequence[int]
+) -> list[Candidate]:
+    """Date the slowdown of each of the ``ranks`` and measure it since then."""
+    found: dict[int, Candidate] = {}
+    for lasting in (False, True):
+        some = [rank for rank in ranks if channel.is_lasting(rank) == lasting]
+        if not some:
+            continue
+        bank = channel.lasting if lasting else channel.change
+        look_back = [min(bank.age_of(rank) + LOOK_BEFORE, ratios.settled) for rank in some]
+        x = deviations(ratios, channel, timing, max(look_back), lasting=lasting)
+        windows = [x[-steps:] for steps in look_back]
+        own = [window[:, rank] for window, rank in zip(windows, some, strict=True)]
+        dated = _dated(ratios, channel, timing, some, windows, own, lasting=lasting)
+        if lasting:
+            pairs = zip(dated, windows, strict=True)
+            dated = [_since_first(ratios, one, judged=len(window)) for one, window in pairs]
+        found |= {one.rank: one for one in dated}
+    return [found[rank] for rank in ranks]
+
+
+def _since_first(ratios: Ratios, found: Candidate, *, judged: int) -> Candidate:
+    """Return a lasting slowdown dated into the warm-up, where it shows in every step ``judged``: perhaps it
+    did there too."""
+    if not found.steps == judged == ratios.settled:
+        return found
+    before, since = _onset_in_warm_up(ratios, found.timing, found.rank, found.sigma), found.onset
+    started = replace(since, lo=min(ratios.started, since.lo), at=ratios.first_ts)
+    return replace(found, onset=before or started)
 
 
 def _onset_in_warm_up(ratios: Ratios, timing: Timing, rank: int, sigma: float) -> Dated | None:
     """Return when a rank that was slow once warm-up was over became so; None if in the first step seen, for
     all that is known."""
     steps = ratios.history.count
-    x = ratios.history.last(series_of(timing, lasting=True), steps)[:, rank]
+    x = ratios.history.columns(series_of(timing, lasting=True), steps, rank)
     onset = locate_onset(_of_usual_steps(ratios, x), sigma)
     return date_onset(ratios, rank, onset, steps=steps) if onset.low else None
 
@@ -148,43 +174,74 @@ def beyond(ratios: Ratios, channel: TimingChannel, rank: int, others: Ints) -> C
     """Date and measure from when on ``rank`` is slower in compute than ``others``, who are slow too."""
     x = deviations(ratios, channel, "compute", min(ratios.settled, ratios.history.capacity))
     more = x[:, rank] - nan_median(x[:, others], axis=1)
-    return _dated(ratios, channel, "compute", rank, x, more, lasting=False)
+    return _dated(ratios, channel, "compute", [rank], [x], [more], lasting=False)[0]
 
 
 def _dated(
     ratios: Ratios,
     channel: TimingChannel,
     timing: Timing,
-    rank: int,
-    x: Floats,
-    own: Floats,
+    ranks: Sequence[int],
+    windows: Sequence[Floats],
+    own: Sequence[Floats],
     *,
     lasting: bool,
-) -> Candidate:
-    """Return the slowdown of ``rank`` since ``own`` [steps] rose, by ``x`` [steps, ranks]."""
-    sigma, noise = noise_of(ratios, channel, rank), channel.noise
-    onset = locate_onset(_of_usual_steps(ratios, own), sigma)
-    return Candidate(
-        timing=timing,
-        rank=rank,
-        lasting=lasting,
-        onset=date_onset(ratios, rank, onset, steps=len(x)),
-        x=x[onset.index :],
-        effect=nan_median(x[onset.index :]),
-        sigma=sigma,
-        baseline=noise.samples if noise is not None and not lasting else 0,
+) -> list[Candidate]:
+    """Return the slowdowns of ``ranks`` since their ``own`` [steps] rose, by their windows [steps, ranks] of
+    deviations."""
+    sigmas, noise = [noise_of(ratios, channel, rank) for rank in ranks], channel.noise
+    onsets = locate_onsets([_of_usual_steps(ratios, x) for x in own], sigmas)
+    return [
+        Candidate(
+            timing=timing,
+            rank=rank,
+            lasting=lasting,
+            onset=date_onset(ratios, rank, onset, steps=len(x)),
+            x=x[onset.index :],
+            effect=_effect(ratios, channel, timing, len(x) - onset.index, lasting=lasting),
+            sigma=sigma,
+            baseline=noise.samples if noise is not None and not lasting else 0,
+        )
+        for rank, x, sigma, onset in zip(ranks, windows, sigmas, onsets, strict=True)
+    ]
+
+
+def _effect(ratios: Ratios, channel: TimingChannel, timing: Timing, steps: int, *, lasting: bool) -> Floats:
+    """Return the median of the ``deviations`` of the last steps, [ranks].
+
+    What is usual of a rank changes none of the order of its steps: ratios are put in order once for all who
+    are slow for as long.
+    """
+    history, series = ratios.history, series_of(timing, lasting=lasting)
+    low, high = history.once(
+        ("middle", series, steps), lambda: np.array(nan_middle(history.view(series, steps)), dtype=np.float64)
     )
+    usual = _usual(ratios, channel, lasting=lasting)
+    effect: Floats = 0.5 * ((low - usual) + (high - usual))
+    return effect
 
 
 def _of_usual_steps(ratios: Ratios, x: Floats) -> Floats:
     """Return ratios of the last steps, ``x`` [steps], NaN where all ranks took long: in a step that compiles
     or loads none shows."""
+    steps = len(x)
+    is_usual = ratios.history.once(("usual steps", steps), lambda: _usual_steps(ratios, steps))
+    return np.where(is_usual, x, np.nan)
+
+
+def _usual_steps(ratios: Ratios, steps: int) -> Bools:
+    work = ratios.history.once("work", lambda: _work(ratios))[-steps:]
+    usual: Bools = work <= LONG_STEP * nan_median(work)
+    return usual
+
+
+def _work(ratios: Ratios) -> Floats:
+    """Return the usual compute of the ranks in all steps held, [steps]."""
     some = slice(None, None, math.ceil(ratios.ranks / _SOME))
-    work = nan_median(ratios.history.last("compute", len(x))[:, some], axis=1)
-    return np.where(work <= LONG_STEP * nan_median(work), x, np.nan)
+    return nan_median(ratios.history.columns("compute", ratios.history.capacity, some), axis=1)
 
 
 def over_peers(ratios: Ratios, found: Candidate) -> float:
     """Return by how much the rank has been over its peers since the onset, whatever is usual of it."""
     series = series_of(found.timing, lasting=found.lasting)
-    return float(nan_median(ratios.history.last(series, found.steps)[:, found.rank]))
+    return float(nan_median(ratios.history.columns(series, found.steps, found.rank)))

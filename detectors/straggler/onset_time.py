@@ -13,9 +13,9 @@ the rank's own rows; a rank that was not read in a step has the latest of the ot
 posterior is a flat-prior Bayesian change point with a known noise; the two seconds are ours.
 """
 
+import math
 from dataclasses import dataclass
-
-import numpy as np
+from typing import SupportsFloat
 
 from detectors.changepoint.llr_cusum import Onset
 from detectors.peers.ratios import Ratios
@@ -41,13 +41,20 @@ def date_onset(ratios: Ratios, rank: int, onset: Onset, *, steps: int) -> Dated:
     The interval reaches from the end of the last row before (rows may be sampled) to the end of the latest
     step that may be the first slow one; the onset lies half a usual step before the end of the likeliest.
     """
-    have = len(ratios.history.last("ts", steps))
-    ends, seconds = (ratios.history.last(name, have + 1)[:, rank] for name in ("ts", "step"))
+    history = ratios.history
+    have = len(history.view("ts", steps))
+    ends, seconds = (history.view(name, have + 1)[:, rank] for name in ("ts", "step"))
     offset = len(ends) - have
     low, first = onset.low + offset, onset.index + offset
-    began = float(ends[low] - np.nan_to_num(seconds[low]))
+    began = float(ends[low]) - _read(seconds[low])
     if low:
         began = min(began, float(ends[low - 1]))
-    usual = float(np.nan_to_num(nan_median(seconds[: first + 1])))
+    usual = _read(nan_median(seconds[: first + 1]))
     at = float(ends[first]) - min(usual / 2, _AHEAD_SECONDS)
     return Dated(min(began, at), at, float(ends[onset.high + offset]))
+
+
+def _read(seconds: SupportsFloat) -> float:
+    """Return a time, 0 where it was not read."""
+    known = float(seconds)
+    return 0.0 if math.isnan(known) else known

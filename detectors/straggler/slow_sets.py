@@ -39,6 +39,7 @@ from detectors.straggler.onset_time import date_onset
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
 
 # Smallest slowdown looked for where the work varies. Chosen: within what healthy ranks show for good then.
 COARSE_EFFECT = 0.10
@@ -57,6 +58,9 @@ _STAND_OUT = 3
 # Chosen: steps of the longest slowdown, to which noise is extrapolated: two doublings of blocks of 25.
 _LONGEST = 100
 
+# Steps by which sets are compared at once. Chosen: those that are slow together ask for nearly as many, and a
+# single one for a quarter of what is held.
+_ROWS = 64
 
 # Steps after which a replica is looked at again. Chosen: the ratios of all steps held are made anew for it.
 _AGAIN = 5
@@ -194,8 +198,12 @@ class SlowSets:
             return None
         bank = channel.lasting if lasting else channel.change
         steps = min(bank.age_of(number) + LOOK_BEFORE, ratios.settled)
-        series = self._ratios(ratios, steps, lasting=lasting)
-        means = _over_others(self._means(series))
+        # Many sets ask for nearly as many steps, and each step is compared by itself.
+        most = math.ceil(steps / _ROWS) * _ROWS
+        means = ratios.history.once(
+            ("sets", self.with_batch, lasting, most),
+            lambda: _over_others(self._means(self._ratios(ratios, most, lasting=lasting))),
+        )[-steps:]
         means = means if lasting else means - noise.center
         sigma = float(noise.sigma[number])
         onset = locate_onset(means[:, number], sigma)
@@ -206,11 +214,11 @@ class SlowSets:
         if self.with_batch and not lasting:
             # Of those apart it is in what is usual of them.
             usual = usual + np.where(ratios.comparison.apart[members], 0.0, noise.center[number])
-        own = series[onset.index :, members] - usual
+        own = self._ratios(ratios, len(since), lasting=lasting, ranks=members) - usual
         if np.mean(nan_median(own) >= _HALF * nan_median(since[:, number])) < MOST_OF_MACHINE:
             return None
-        x = self._sets.spread_out(since)
-        effect, baseline = nan_median(x), 0 if lasting else noise.samples
+        x, effect = self._sets.spread_out(since), self._sets.spread_out(nan_median(since))
+        baseline = 0 if lasting else noise.samples
         slow = (
             Candidate(
                 timing="compute",
@@ -227,11 +235,13 @@ class SlowSets:
         )
         return SlowSet(number, tuple(slow))
 
-    def _ratios(self, ratios: Ratios, steps: int, *, lasting: bool = False) -> Floats:
+    def _ratios(
+        self, ratios: Ratios, steps: int, *, lasting: bool = False, ranks: Ints | slice = slice(None)
+    ) -> Floats:
         """Return the ratios that sets are compared by in the last steps, [<= steps, ranks]."""
         if self.with_batch:
-            return ratios.with_batch(steps)
-        return ratios.history.last(series_of("compute", lasting=lasting), steps)
+            return ratios.with_batch(steps)[:, ranks]
+        return ratios.history.columns(series_of("compute", lasting=lasting), steps, ranks)
 
     def _of_last(self, ratios: Ratios, *, lasting: bool = False) -> Floats:
         """Return by how much each set is over the others in the last step, [sets]."""

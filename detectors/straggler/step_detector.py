@@ -52,7 +52,7 @@ from detectors.peers.step_times import StepTimes
 from detectors.robust import nan_median
 from detectors.straggler.alternatives.confirmation import is_confirmed
 from detectors.straggler.batch_mates import BatchMates
-from detectors.straggler.candidate import Candidate, beyond, candidate, deviations, noise_of
+from detectors.straggler.candidate import Candidate, beyond, candidate, candidates, deviations, noise_of
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.core import (
     TIMINGS,
@@ -417,9 +417,7 @@ class StragglerDetector:
         if timing == "compute":
             self._suspect(over)
             due = over & self._moving.due(self.ratios.settled)
-        suspected = [
-            candidate(self.ratios, channel, timing, int(rank)) for rank in self._in_turn(due, channel)
-        ]
+        suspected = candidates(self.ratios, channel, timing, self._in_turn(due, channel).tolist())
         over = over | channel.raised
         passed = [found for found in suspected if is_confirmed(self.ratios, found, over, self._places)]
         confirmed = self._confirm(timing, passed, over)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from detectors.robust import FEW, MANY, median, nan_max, nan_mean, nan_median, spread
+from detectors.robust import FEW, MANY, Pool, median, nan_max, nan_mean, nan_median, nan_middle, spread
 
 
 def test_statistics_leave_out_what_was_not_read():
@@ -52,6 +52,29 @@ def test_fewer_than_asked_for_have_no_median():
     """Also where all that there is was read."""
     assert np.isnan(nan_median(np.ones((2, 3)), least=3)).tolist() == [True] * 3
     assert nan_median(np.ones((3, 2)), least=3).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("unread", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("decimals", [0, 6], ids=["many are equal", "all differ"])
+def test_a_pool_has_the_median_of_the_others(decimals, unread):
+    """Of all values without those of one column, as if they were put in order without them."""
+    rng = np.random.default_rng(decimals)
+    for steps, ranks in ((1, 1), (1, 2), (2, 3), (7, 5), (40, 8)):
+        values = rng.normal(size=(steps, ranks)).round(decimals).astype(np.float32)
+        values[rng.random(values.shape) < unread] = np.nan
+        pool = Pool(values, most=steps)
+        for rank in range(ranks):
+            others = np.delete(values, rank, axis=1).ravel()
+            expected = float(nan_median(others)) if others.size else np.nan
+            np.testing.assert_array_equal(pool.median_without(values[:, rank]), expected)
+
+
+def test_the_median_lies_between_the_middle_values():
+    """Of an odd number it is one of them, and nothing was read of the last column."""
+    values = np.array([[3.0, 1.0, np.nan], [1.0, np.nan, np.nan], [2.0, 4.0, np.nan]])
+    low, high = nan_middle(values)
+    np.testing.assert_array_equal(low, [2.0, 1.0, np.nan])
+    np.testing.assert_array_equal(high, [2.0, 4.0, np.nan])
 
 
 readings = st.one_of(st.just(np.nan), st.floats(-1e6, 1e6))

@@ -9,6 +9,8 @@ from detectors.straggler.candidate import HALF, LOOK_BEFORE, Candidate
 
 Floats = npt.NDArray[np.float64]
 
+_AMOUNTS = ("tokens", "squares")
+
 
 def has_more_work(ratios: Ratios, found: Candidate) -> bool:
     """Return whether the work that the rank reports beyond its mates' explains its excess.
@@ -22,9 +24,10 @@ def has_more_work(ratios: Ratios, found: Candidate) -> bool:
         return False
     last = ratios.history.last
     steps = found.steps + LOOK_BEFORE
-    amounts = {name: np.where((a := last(name, steps)) > 0, a, np.nan) for name in ("tokens", "squares")}
-    if not any(np.isfinite(a[-found.steps :, found.rank]).any() for a in amounts.values()):
+    own = (ratios.history.columns(name, found.steps, found.rank) for name in _AMOUNTS)
+    if not any((np.isfinite(amount) & (amount > 0)).any() for amount in own):
         return False
+    amounts = {name: np.where((a := last(name, steps)) > 0, a, np.nan) for name in _AMOUNTS}
     explained = max(_grown(ratios, found, np.log(amount)) for amount in amounts.values())
     if ratios.cost is not None:
         explained = min(explained, _grown(ratios, found, ratios.cost.log_expected(**amounts)))

@@ -97,12 +97,17 @@ def is_position(ratios: Ratios, rank: int, effect: Floats) -> bool:
     whole = _whole_machines(ratios.nodes, slow)
     if of_replica or _fills_few(ratios.nodes, slow, whole):
         return False
+    where = np.flatnonzero(slow)
     for each, stage, label in ratios.positions.partitions:
-        same, mates = label == label[rank], stage == stage[rank]
         # Of two groups in a row others than positions make as much, and a slow machine has ranks of each.
-        most = np.count_nonzero(slow & same) > HALF * np.count_nonzero(slow & mates)
+        alike = np.count_nonzero(label[where] == label[rank])
+        if alike <= HALF * np.count_nonzero(stage[where] == stage[rank]):
+            continue
+        same = label == label[rank]
+        if np.count_nonzero(same) < POSITION * each:
+            continue
         elsewhere = np.bincount(ratios.nodes.index, weights=same)[whole] == 0
-        if most and elsewhere.sum() < _ELSEWHERE and np.count_nonzero(same) >= POSITION * each:
+        if elsewhere.sum() < _ELSEWHERE:
             parts.append(label)
     # Ranks that are never read, as those that generate while others train, tell of no position.
     return Shards(tuple(parts), ratios.nodes.index).explain(effect, rank, np.isfinite(effect))
@@ -128,14 +133,18 @@ def rose_with_its_place(ratios: Ratios, found: Candidate, places: PlaceMates) ->
     """
     if places.seen[found.rank]:
         return True
-    x = ratios.history.last("x", min(found.steps + LOOK_BEFORE, ratios.settled))
+    if not places.of(found.rank).any():
+        return False
+    x = ratios.history.view("x", min(found.steps + LOOK_BEFORE, ratios.settled))
     # What began before all that is held has no past to compare with.
-    past = len(x) - found.steps >= LEAST_OWN_PAST
+    past = len(x) - found.steps
     # Dated back over steps in which it was not slow, the others would seem to be well in most.
     slow = found.x[:, found.rank] >= HALF * found.size
-    rise = nan_median(found.x[slow])
-    if past:
-        rise = nan_median(x[-found.steps :][slow]) - nan_median(x[: -found.steps])
+    if past >= LEAST_OWN_PAST:
+        usual = ratios.history.once(("before", found.steps, past), lambda: nan_median(x[: -found.steps]))
+        rise = nan_median(x[-found.steps :][slow]) - usual
+    else:
+        rise = nan_median(found.x[slow])
     least = MOST if ratios.roles_known else 1 / _STAGES
     return _is_of_its_place(ratios, found.rank, rise, int(slow.sum()), places, least=least)
 

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.changepoint.llr_cusum import LARGE, CusumConfig, LlrCusumBank, locate_onset, threshold
+from detectors.changepoint.llr_cusum import (
+    LARGE,
+    CusumConfig,
+    LlrCusumBank,
+    locate_onset,
+    locate_onsets,
+    threshold,
+)
 
 H = threshold(16, 5, 1e-6)
 steps = st.lists(
@@ -166,3 +173,17 @@ def test_the_age_of_evidence_is_that_of_the_oldest_at_the_cap():
     for step in range(60):
         bank.update(np.array([0.7]), sigma=np.array([0.15 if step == 30 else 0.02]))
     assert bank.age_of(0) == 60
+
+
+@pytest.mark.parametrize("unread", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("count", [1, 2, 3, 40])
+def test_many_onsets_are_dated_as_one_by_one(count, unread):
+    """Whatever the lengths of their windows, their noise, and what was not read."""
+    rng = np.random.default_rng([count, int(10 * unread)])
+    sigma = rng.choice([0.003, 0.01, 0.1], count).tolist()
+    windows = [rng.normal(0.0, noise, rng.integers(1, 256)) for noise in sigma]
+    for x in windows:
+        x[rng.integers(len(x)) :] += rng.choice([0.0, 0.03, 0.3])
+        x[rng.random(len(x)) < unread] = np.nan
+    one_by_one = [locate_onset(x, noise) for x, noise in zip(windows, sigma, strict=True)]
+    assert locate_onsets(windows, sigma) == one_by_one

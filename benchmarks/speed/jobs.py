@@ -1,16 +1,16 @@
-"""Memory and time of the job stage: live jobs, a large one, many short ones, more than 1,024 in rotation, and
-what the decision core takes for a step."""
+"""Memory and time of the job stage: live jobs, a large one, many short ones, more than 1,024 in rotation.
+What the decision core takes for a step, and the job stage in jobs whose work moves between ranks."""
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import msgspec
 import numpy as np
 
-from benchmarks.detection.step_jobs import START, Coords, records, synchronous
+from benchmarks.detection.step_jobs import START, Coords, Floats, StepTable, records, synchronous
 from benchmarks.memory import resident_mb
 from detectors.peers.step_times import StepTimes
 from detectors.straggler.config import StragglerConfig
@@ -148,7 +148,81 @@ def _times(ranks: int, steps: int) -> Iterator[StepTimes]:
         )
 
 
-_PARTS = {"live": _live, "large": _large, "short": _short, "rotation": _rotation, "core": _core}
+def _moving() -> bool:
+    """Measure the steps of jobs of which many ranks are suspected at a time, beside a usual one."""
+    print("| work | ranks | ms a step, median | P95 | most |\n|---|---:|---:|---:|---:|")
+    for ranks, steps in ((64, 400), (1024, 160), (8192, 100)):
+        for name, (work, coords) in _WORK.items():
+            rng, numbers = np.random.default_rng(0), np.arange(ranks)
+            layout: Coords = {"dp": (numbers // 8).tolist(), "tp": (numbers % 8).tolist()}
+            table = synchronous(work(rng, steps, ranks), overhead=0.1, coords=layout if coords else None)
+            spent = _spent(replace(table, world_size=ranks))[_LEARNT:]
+            median, late = np.percentile(spent, [50, 95])
+            print(f"| {name} | {ranks:,} | {median:.1f} | {late:.1f} | {max(spent):.1f} |", flush=True)
+    return True
+
+
+def _spent(table: StepTable) -> list[float]:
+    """Return what the job stage takes for each step of a job [ms]."""
+    source, stage, spent = records(table), JobStage(), list[float]()
+    nodes = -(-table.compute.shape[1] // table.ranks_per_node)
+    for _ in table.numbers:
+        sent = list(islice(source, nodes))
+        began = time.process_time()
+        for record in sent:
+            stage.process(record)
+        spent.append(1e3 * (time.process_time() - began))
+    return spent
+
+
+def _usual(rng: np.random.Generator, steps: int, ranks: int) -> Floats:
+    return np.exp(rng.normal(0.0, 0.01, (steps, ranks)))
+
+
+def _by_replica(rng: np.random.Generator, steps: int, ranks: int) -> Floats:
+    """Return the work of replicas of a machine each, whose batches are long or short for 70 steps."""
+    levels = _dealt(rng, steps, ranks // 8) + rng.normal(0.0, 0.02, (steps, ranks // 8))
+    return np.exp(levels.repeat(8, axis=1) + rng.normal(0.0, 0.005, (steps, ranks)))
+
+
+def _by_rank(rng: np.random.Generator, steps: int, ranks: int) -> Floats:
+    return np.exp(_dealt(rng, steps, ranks) + rng.normal(0.0, 0.02, (steps, ranks)))
+
+
+def _dealt(rng: np.random.Generator, steps: int, readers: int) -> Floats:
+    return rng.normal(0.0, 0.15, (steps // 70 + 1, readers)).repeat(70, axis=0)[:steps]
+
+
+def _experts(rng: np.random.Generator, steps: int, ranks: int) -> Floats:
+    """Return the work of ranks at one of eight places that is popular for a while, one of them more so."""
+    work, first = _usual(rng, steps, ranks), 0
+    while first < steps:
+        lasts = int(rng.integers(20, 60))
+        work[first : first + lasts, int(rng.integers(8)) :: 8] *= 1.25
+        work[first : first + lasts, int(rng.integers(ranks))] *= 1.4
+        first += lasts
+    return work
+
+
+# How work is drawn, and whether coordinates are reported.
+_WORK: dict[str, tuple[Callable[[np.random.Generator, int, int], Floats], bool]] = {
+    "usual": (_usual, True),
+    "dealt out anew to replicas": (_by_replica, True),
+    "dealt out anew to ranks, no coordinates": (_by_rank, False),
+    "experts that are popular in turn": (_experts, True),
+}
+
+# Steps until baselines are known.
+_LEARNT = 40
+
+_PARTS = {
+    "live": _live,
+    "large": _large,
+    "short": _short,
+    "rotation": _rotation,
+    "core": _core,
+    "moving": _moving,
+}
 
 
 def _steps(shape: Shape) -> Iterator[JobSteps]:

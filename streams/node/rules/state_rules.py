@@ -285,7 +285,7 @@ GPU_STATES = (
     ),
     StateRule(
         "pcie_width",
-        "fewer PCIe lanes than the GPU has, utilisation > 10 %",
+        "fewer PCIe lanes than the GPU has, or had where its maximum is not read, utilisation > 10 %",
         "gpu.pcie.link_width",
         _narrow,
         Debounce(hold=30.0),

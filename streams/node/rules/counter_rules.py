@@ -5,7 +5,7 @@ where we chose it, "after X (…)" where X has what is in brackets instead.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -114,6 +114,7 @@ REMAP_PENDING = Symptom("ecc.row_remap_pending", "gpu_memory", "error", 5.0)
 REMAP_FAILED = Symptom("ecc.row_remap_failure", "gpu_memory", "critical", 6.0)
 CORRECTABLE = Symptom("ecc.correctable_rate", "gpu_memory", "warning", 2.0)
 _NVLINK_WEAK = Symptom("link.nvlink_degraded", "nvlink_pcie", "warning", 1.5)
+_NVLINK_LASTING = replace(_NVLINK_WEAK, alone=True)
 NIC_FLAP = Symptom("link.nic_flap", "nic", "error", 3.0)
 _NIC_FLAP_ONCE = Symptom("link.nic_flap", "nic", "warning", 3.0, alone=True)
 _NIC_ERRORS = Symptom("link.nic_errors", "nic", "warning", 3.0)
@@ -149,6 +150,10 @@ GPU_COUNTS = (
     CountRule("gpu.nvlink.recovery_errors_total", 1, 60.0, _NVLINK_WEAK, "DCGM"),
     CountRule("gpu.nvlink.replay_errors_total", 2, 120.0, _NVLINK_WEAK, "DCGM"),
     CountRule("gpu.nvlink.crc_errors_total", 6000, 60.0, _NVLINK_WEAK, "DCGM"),
+    # A link that fails all the time is slower, and a finding without step times. Replays are chosen: one a
+    # second, where DCGM allows none.
+    CountRule("gpu.nvlink.crc_errors_total", 30000, 300.0, _NVLINK_LASTING, "DCGM, over five minutes"),
+    CountRule("gpu.nvlink.replay_errors_total", 300, 300.0, _NVLINK_LASTING, "slowrank"),
     CountRule(
         "gpu.throttle.thermal_nanoseconds_total",
         # Nanoseconds: a twentieth of a minute.

@@ -99,6 +99,23 @@ def test_ports_that_are_all_down_accuse_none_of_them():
     assert found(samples) == {}
 
 
+def nvlink(metric, rate, *, seconds=600):
+    """A node of four GPUs, at one of which a counter of NVLink errors rises so fast from the onset on."""
+    for t in range(0, seconds, TICK):
+        gpus = [{metric: int(rate * max(t - ONSET, 0)) if gpu == 2 else 0} for gpu in range(4)]
+        yield node_sample(T0 + t, gpus=gpus, host=HOST)
+
+
+@pytest.mark.parametrize(
+    ("metric", "rate"), [("gpu.nvlink.crc_errors_total", 120), ("gpu.nvlink.replay_errors_total", 1.2)]
+)
+def test_a_link_whose_errors_go_on_for_minutes_is_told(metric, rate):
+    """A transfer that is repeated now and then is none; a link that does so all the time is slower."""
+    [(key, after)] = found(nvlink(metric, rate)).items()
+    assert key == ("link.nvlink_degraded", "warning")
+    assert 240 <= after <= 300 + 2 * TICK
+
+
 def test_a_host_that_stays_short_of_memory_is_told():
     [(key, after)] = found(memory(0.35)).items()
     assert key == ("host.memory_pressure", "warning")
@@ -115,6 +132,9 @@ def test_a_host_that_stays_short_of_memory_is_told():
         throttled(0x40, seconds=ONSET + 150),
         throttled(0x20),
         throttled(0x41),
+        nvlink("gpu.nvlink.crc_errors_total", 90),
+        nvlink("gpu.nvlink.replay_errors_total", 0.9),
+        nvlink("gpu.nvlink.replay_errors_total", 2, seconds=ONSET + 150),
     ],
     ids=[
         "slow for a while",
@@ -124,6 +144,9 @@ def test_a_host_that_stays_short_of_memory_is_told():
         "hot for a while",
         "software thermal control",
         "idle",
+        "fewer CRC errors",
+        "fewer replays",
+        "replays for a while",
     ],
 )
 def test_what_passes_or_is_little_is_not(samples):

@@ -69,6 +69,11 @@ class NodeConditions:
         held.last_emitted = ts
         return [make("update", held.since)]
 
+    def since(self, key: Key) -> float | None:
+        """Return since when a condition has held, None where it does not."""
+        held = self._held.get(key)
+        return None if held is None else held.since
+
     def _absent(
         self, key: Key, held: _Condition, ts: float, *, debounce: Debounce, make: Make
     ) -> list[Suspicion]:
@@ -118,6 +123,11 @@ class ConditionBank:
         if not self._pending[node]:
             del self._nodes[node]
         return found
+
+    def since(self, node: int, key: Key) -> float | None:
+        """Return since when a condition of a node has held, None where it does not."""
+        held = self._nodes.get(node)
+        return None if held is None else held.since(key)
 
     def forget(self, node: int) -> None:
         """Drop the conditions of a node, without clears."""

@@ -318,12 +318,12 @@ def _left_first(votes: list[HangVote], idle: list[HangVote]) -> list[tuple[str, 
     earliest = -math.inf if only_by_nodes(stops) else _since(stops)
     latest = min(v.onset for v in stops) + LEFT_BEFORE_SECONDS
     left = [v for v in votes if v.signal == "left" and not _looks_left(stops, v)]
-    gone = [v for v in left if earliest <= v.onset <= latest]
+    gone = [v for v in left if earliest <= v.onset_lo <= latest]
     spinning = _nodes(v for v in idle for e in v.evidence if e.metric == _SPINNING and e.value >= _SPINS)
     if spinning <= _SPINS_NOT * _nodes((*idle, *gone)):
         return []
     why = "nothing of the job is left on its GPUs"
-    return [(v.subject.node or "", why) for v in sorted(gone, key=lambda v: v.onset)]
+    return [(v.subject.node or "", why) for v in sorted(gone, key=lambda v: v.onset_lo)]
 
 
 def _not_spinning(votes: list[HangVote]) -> list[tuple[str, str]]:

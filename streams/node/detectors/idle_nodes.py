@@ -76,8 +76,9 @@ class IdleNodes:
         self._used = np.zeros(nodes, np.bool_)
         self._read_at = np.full(nodes, np.nan)
         self._left = ConditionBank(nodes)
-        # Of nodes without a job, the one that they had last: it may wait for its next attempt.
-        self._last_job: dict[int, str] = {}
+        # Of nodes without a job, the one that they had last, and since when its processes have left: it may
+        # wait for its next attempt.
+        self._last_job: dict[int, tuple[str, float]] = {}
 
     def update(self, batch: Batch, increases: Increases) -> Found:
         """Test the nodes of the batch that are in a job; yield the votes that change."""
@@ -116,6 +117,8 @@ class IdleNodes:
         """Clear the vote on the job that a node has left, and vote against its hang if it used the GPUs."""
         node, ts = int(batch.index[k]), float(batch.ts[k])
         self._bank.reset(np.array([node]))
+        left_since = self._left.since(node, _END)
+        since = ts if left_since is None else left_since
         self._left.forget(node)
         found = [self._cleared(node, ts)] if node in self._raised else []
         used, self._used[node] = bool(self._used[node]), False
@@ -123,13 +126,16 @@ class IdleNodes:
             return found
         location = batch.location(k)
         if location.job_id is None:
-            self._last_job[node] = job
-        return [*found, _released(location, job, ts)]
+            self._last_job[node] = job, since
+        return [*found, _released(location, job, ts, since)]
 
     def _taken(self, batch: Batch, k: int) -> list[Suspicion]:
         """Return what a node without a job reports about its last one when it has a job again."""
-        job, location = self._last_job.pop(int(batch.index[k]), None), batch.location(k)
-        return [] if job in (None, location.job_id) else [_released(location, job, float(batch.ts[k]))]
+        last, location = self._last_job.pop(int(batch.index[k]), None), batch.location(k)
+        if last is None or last[0] == location.job_id:
+            return []
+        job, since = last
+        return [_released(location, job, float(batch.ts[k]), since)]
 
     def _test(self, batch: Batch, with_job: Numbers, nodes: Rows, reading: NodeReading) -> Found:
         result = self._bank.update(nodes, reading)
@@ -236,17 +242,24 @@ class _NodeResult:
         )
 
 
-def _released(location: Location, job: str, ts: float) -> HangVote:
-    """Return a vote against a hang of ``job``: the node has another one, or none."""
+def _released(location: Location, job: str, ts: float, since: float) -> HangVote:
+    """Return a vote against a hang of ``job``: the node has another one, or none.
+
+    That it names the job no more is news of now; the processes may have left it long ``since``, before the
+    others stopped for them.
+    """
     reused = location.job_id is not None
-    return _left(replace(location, job_id=job), "raise", ts, ts, released=True, reused=reused)
+    claim = _claim_of_end(replace(location, job_id=job), released=True, reused=reused)
+    return claim.suspicion("raise", ts=ts, onset=ts, interval=(since, ts))
 
 
-def _left(
-    location: Location, state: State, ts: float, onset: float, *, released: bool = False, reused: bool = False
-) -> HangVote:
-    """Return a vote against a hang: the job has left the node."""
-    claim = HangClaim(
+def _left(location: Location, state: State, ts: float, onset: float) -> HangVote:
+    """Return a vote against a hang: the processes of the job have left the node."""
+    return _claim_of_end(location).suspicion(state, ts=ts, onset=onset)
+
+
+def _claim_of_end(location: Location, *, released: bool = False, reused: bool = False) -> HangClaim:
+    return HangClaim(
         signal="left",
         released=released,
         reused=reused,
@@ -257,7 +270,6 @@ def _left(
         weight=-4.0,
         note="no process of the job is left on the GPUs of this node",
     )
-    return claim.suspicion(state, ts=ts, onset=onset)
 
 
 def _share(metric: str, value: float, note: str) -> Evidence:

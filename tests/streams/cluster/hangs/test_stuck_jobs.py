@@ -1,5 +1,6 @@
 """Hangs of jobs without step rows, from the samples of their nodes to the finding."""
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 
@@ -24,8 +25,11 @@ State = tuple[float, float, float, float]
 At = Callable[[int, float], State]
 
 
-def samples(at: At, *, nodes: int = 4, seconds: int = 3000, ports: bool = True) -> Iterator[NodeSample]:
-    """The samples of a job's nodes; ``at`` gives the state of a node after so many seconds."""
+def samples(
+    at: At, *, nodes: int = 4, seconds: int = 3000, ports: bool = True, ended: float = math.inf
+) -> Iterator[NodeSample]:
+    """The samples of a job's nodes; ``at`` gives the state of a node after so many seconds. They name the job
+    until it has ``ended``."""
     sent = [0.0] * nodes
     for tick in range(0, seconds, EVERY):
         for node in range(nodes):
@@ -45,7 +49,7 @@ def samples(at: At, *, nodes: int = 4, seconds: int = 3000, ports: bool = True) 
                 boot_id="b",
                 seq=tick // EVERY,
                 ts=T0 + tick + node,
-                job_id="j",
+                job_id="j" if tick < ended else None,
                 gpu_ids=tuple(map(str, range(GPUS))),
                 nic_ids=("mlx5_0/1",) if ports else (),
                 gpu=pack(GPU_V1, [gpu] * GPUS),
@@ -94,6 +98,17 @@ def test_the_node_that_the_others_wait_for_is_named(first, late, why):
     found = findings(samples(hangs_at(1500, first, late=late)))
     notes = [e.note for e in found[-1].evidence if e.metric == "hang.suspects"]
     assert [note[: len(why or "")] for note in notes] == ([why] if why else [])
+
+
+def test_the_node_that_the_others_wait_for_is_named_after_the_end_of_the_job():
+    """That nothing names the job there any more is no news about when it left that node."""
+    stop, end = 1500, 2400
+
+    def at(node: int, t: float) -> State:
+        return GONE if t >= end else hangs_at(stop, GONE)(node, t)
+
+    last = findings(samples(at, ended=end))[-1]
+    assert (last.status, [s.subject.node for s in last.suspects]) == ("resolved", ["n0"])
 
 
 def pauses(length: float, *, as_: State = SPIN, first: float = 1500) -> At:

@@ -15,6 +15,7 @@ from kafka import KafkaConsumer
 
 from slowrank.telemetry.codec import decode_steps
 from slowrank.telemetry.records import JobSteps
+from slowrank.telemetry.rows.json_rows import rows
 
 
 def command(*arguments):
@@ -50,7 +51,7 @@ def test_ingested_rows_come_out_of_kafka(kafka_bootstrap, api_dsn, new_token, fr
         "rank": 3,
         "step_seconds": 1.5,
     }
-    body = "\n".join(json.dumps(step | {"step": i}) for i in range(50))
+    body = "\n".join(json.dumps(step | {"step": i, "ts": now - 50 + i}) for i in range(50))
     with (tmp_path / "log").open("wb") as log:
         api = subprocess.Popen(
             command("api", "run", "--port", str(free_port)), env=environment, cwd=tmp_path, stderr=log
@@ -77,7 +78,7 @@ def test_ingested_rows_come_out_of_kafka(kafka_bootstrap, api_dsn, new_token, fr
             got += [(m.key, decode_steps(m.value)) for m in messages]
     consumer.close()
     assert {key for key, _ in got} == {b"j"}
-    assert len(got) == 50
+    assert sorted(row["step"] for _, record in got for row in rows(record)) == list(range(50))
 
 
 def _until_ready(client):

@@ -109,7 +109,7 @@ def nvlink(metric, rate, *, seconds=600):
 @pytest.mark.parametrize(
     ("metric", "rate"), [("gpu.nvlink.crc_errors_total", 120), ("gpu.nvlink.replay_errors_total", 1.2)]
 )
-def test_a_link_whose_errors_go_on_for_minutes_is_told(metric, rate):
+def test_a_link_whose_errors_go_on_for_minutes_is_reported(metric, rate):
     """A transfer that is repeated now and then is none; a link that does so all the time is slower."""
     [(key, after)] = found(nvlink(metric, rate)).items()
     assert key == ("link.nvlink_degraded", "warning")

@@ -125,12 +125,14 @@ class Pipeline:
         """Advance event time to the last records, so that all records count; more may follow.
 
         Where many nodes send, the end leaves out the latest tenth of them, and at least one: a clock that is
-        ahead must not make the other nodes silent. Suspicions until the last record count.
+        ahead must not make the other nodes silent. Those that the records have been followed beyond it by,
+        since the others ended, are followed to the last but one. Suspicions until the last record count.
         """
         findings: list[Finding] = []
         if self._ends:
             ends = sorted(self._ends.values(), reverse=True)
-            findings = self.tick(math.ceil(ends[min(1 + len(ends) // 10, len(ends) - 1)]))
+            end = ends[min(1 + len(ends) // 10, len(ends) - 1)]
+            findings = self.tick(math.ceil(end if end >= self.time else self._watermark.latest))
             buffering = [stage for stage in self._tickers if isinstance(stage, Buffering)]
             flushed = [o for s in buffering for o in self._guarded(lambda s: s.flush(), s, s)]
             findings += self._judge(flushed)

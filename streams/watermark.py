@@ -29,6 +29,11 @@ class Watermark:
         self.time = -math.inf
         self.passed_again = False
 
+    @property
+    def latest(self) -> float:
+        """The second latest time of the last records: where a lone source that goes on has arrived."""
+        return sorted(self._recent)[-2] if len(self._recent) == WINDOW else self.time
+
     def advance(self, ts: float) -> range:
         """Process a record's time; return the whole seconds (Unix) by which event time has advanced."""
         self._recent.append(ts)

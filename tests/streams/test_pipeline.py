@@ -136,6 +136,17 @@ def test_what_comes_out_at_the_end_is_weighed_although_its_second_has_passed():
     assert sorted(weighed[-1]) == sorted(2 * [f"n{k}" for k in range(8)])
 
 
+def test_a_lone_source_that_goes_on_ends_the_stream_at_its_last_record_but_one():
+    """What a job whose steps take a minute shows of another one that has stopped is not three steps late."""
+    node, job, finding = Recorder(), Recorder(), Recorder()
+    pipeline = Pipeline(node=node, job=job, finding=finding)
+    for i in range(20):
+        pipeline.process(event(T0 + 60.0 * i, node=f"n{i % 4}" if i < 10 else "n0"))
+    pipeline.finish()
+    assert node.ticks[-1] == job.ticks[-1] == T0 + 60.0 * 18
+    assert finding.ticks == [*node.ticks, T0 + 60.0 * 19]
+
+
 def test_one_clock_ahead_does_not_end_the_stream_later():
     """Nodes are not silent because one tells a later time; what it made suspect is weighed all the same."""
     node, job, finding = Recorder(), Recorder(), Recorder()

@@ -8,7 +8,7 @@ step is
 * stalled after max(15, 5 g, 2 p) + d, three times that in its first 60 steps;
 * certainly stalled after max(60, the above), or 120 s while it has shown few of its pauses;
 * in its first 20 steps, certainly stalled after max(600, 10 times its longest gap) + d, and not before;
-* stalled without any need of its nodes, where none of them sends samples, after max(120, 5 g, q) + d; in
+* stalled without any need of its nodes, where none of them sends samples, after max(120, 4 g, q) + d; in
   the first 20 steps of a later attempt after max(120, 10 g', 2 s) + d, with the usual gap g' of the attempt
   before and the longest gap s of first steps so far.
 
@@ -29,7 +29,8 @@ from dataclasses import dataclass, replace
 from detectors.job.pauses import Pauses
 
 # Least allowances, and how many usual steps they are: the first for a job whose machines all spin for nothing
-# besides, the second for any. Chosen: above collections and short checkpoints, which last some seconds.
+# besides (its steps are those of information as well), the second for any. Chosen: above collections and
+# short checkpoints, which last some seconds.
 EARLY_SECONDS, _EARLY_GAPS = 12.0, 4.0
 STALL_SECONDS, _STALL_GAPS = 15.0, 5.0
 
@@ -195,7 +196,7 @@ class StallWatch:
             for least, gaps, pause in (
                 (EARLY_SECONDS, _EARLY_GAPS, _ALLOWED_PAUSES * due.longest),
                 (STALL_SECONDS, _STALL_GAPS, _ALLOWED_PAUSES * due.longest),
-                (ALONE_SECONDS, _STALL_GAPS, due.usual),
+                (ALONE_SECONDS, _EARLY_GAPS, due.usual),
             )
         )
         if len(self._gaps) < _YOUNG_GAPS:

@@ -202,6 +202,13 @@ def test_steps_suffice_once_a_stop_is_longer_than_any_usual_pause(pauses, alone)
     ]
 
 
+@pytest.mark.parametrize(("step", "alone"), [(1.0, 120), (30.0, 120), (60.0, 240)])
+def test_steps_of_a_minute_suffice_once_four_are_missed(step, alone):
+    """What is information does not wait for the fifth."""
+    progress, ts = stepped([step] * 100)
+    assert next(s.at - ts for s in progress.look(ts + 900.0) if s.alone) == alone
+
+
 @pytest.mark.parametrize(("step", "expected"), [(1.0, 60.0), (10.0, 60.0), (50.0, 200.0)])
 def test_ranks_that_did_not_arrive_are_waited_for_four_steps(step, expected):
     """A minute at least, in which late rows mostly come."""

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers.places.risen_together import risen_together
+from detectors.peers.places.risen_together import beside_the_middle, risen_together
 from detectors.peers.ratios import Ratios
 from detectors.peers.rotating_slowness import RotatingSlowness
 from detectors.peers.shared_work import MovingWork, SharedWork
@@ -144,7 +144,7 @@ class MovingSlowness:
         for rank, with_it in slow.items():
             if self._work.see(rank, with_it, ratios.settled):
                 self._slow_with[rank] = with_it
-        risen = {f.rank: _risen_with(ratios, f) for f in confirmed}
+        risen = _risen_with(ratios, confirmed)
         for rank in risen:
             # Noise may hide it from one of them.
             together = next((others for others in risen.values() if others[rank]), None)
@@ -162,11 +162,18 @@ class MovingSlowness:
         return beyond
 
 
-def _risen_with(ratios: Ratios, found: Candidate) -> Bools:
-    """Return who rose with a rank of a job without coordinates or batches, [ranks] (``risen_together``)."""
-    if ratios.roles_known or ratios.batches is not None:
-        return np.zeros(ratios.ranks, dtype=np.bool_)
+def _risen_with(ratios: Ratios, confirmed: list[Candidate]) -> dict[int, Bools]:
+    """Return who rose with each of the ``confirmed``, [ranks] (``risen_together``); nobody in a job with
+    coordinates or batches."""
+    if not confirmed or ratios.roles_known or ratios.batches is not None:
+        return {found.rank: np.zeros(ratios.ranks, dtype=np.bool_) for found in confirmed}
+    steps = {found.rank: _steps_around(ratios, found) for found in confirmed}
+    x = beside_the_middle(ratios.history.last("v", max(steps.values())))
+    return {rank: risen_together(x[-around:], rank, ratios.nodes) for rank, around in steps.items()}
+
+
+def _steps_around(ratios: Ratios, found: Candidate) -> int:
+    """Return how many of the last steps show a slowdown and what was usual before it."""
     held, before = ratios.history.count, max(_BEFORE, found.steps // _PART)
     # Slow in all steps judged, it may have become so in the warm-up.
-    steps = held if found.steps == ratios.settled else min(found.steps + before, held)
-    return risen_together(ratios.history.last("v", steps), found.rank, ratios.nodes)
+    return held if found.steps == ratios.settled else min(found.steps + before, held)

@@ -141,8 +141,10 @@ def rose_with_its_place(ratios: Ratios, found: Candidate, places: PlaceMates) ->
     # Dated back over steps in which it was not slow, the others would seem to be well in most.
     slow = found.x[:, found.rank] >= HALF * found.size
     if past >= LEAST_OWN_PAST:
-        usual = ratios.history.once(("before", found.steps, past), lambda: nan_median(x[: -found.steps]))
-        rise = nan_median(x[-found.steps :][slow]) - usual
+        once, steps = ratios.history.once, found.steps
+        usual = once(("before", steps, past), lambda: nan_median(x[:-steps]))
+        # Where work is dealt out anew, thousands of ranks are slow in the same steps.
+        rise = once(("since", steps, slow.tobytes()), lambda: nan_median(x[-steps:][slow])) - usual
     else:
         rise = nan_median(found.x[slow])
     least = MOST if ratios.roles_known else 1 / _STAGES

@@ -155,14 +155,16 @@ KINDS: dict[str, Kind] = {
         not_beside=("exporter.stale", "node.silent"),
     ),
     "gray.node": Kind(
-        title="{place} shows several weak signs of a fault",
+        title="{place} has become unlike its peers",
         meaning=(
-            "several weak signs at once, against the other nodes; where there is a "
-            "[model](operations.md#nodes-with-several-weak-signs) of healthy ones"
+            "in a job without step rows that became slower: the one node or GPU that departed from the "
+            "others for four minutes ([from nodes alone](#from-nodes-alone)); or several weak signs at once, "
+            "where there is a [model](operations.md#nodes-with-several-weak-signs) of healthy nodes, which "
+            "only corroborate"
         ),
-        phrase="several weak signs of a fault",
+        phrase="unlike its peers",
         action="RUN_DIAG",
-        text="Run diagnostics on {place}: several weak signs agree.",
+        text="Run diagnostics on {place}: it has become unlike its peers.",
     ),
     "node.silent": Kind(
         standing=FATAL,

@@ -1,4 +1,4 @@
-"""The minutes in which nodes are compared: their features, and when a minute is due.
+"""The minutes in which nodes are compared: what is read of them, and when a minute is due.
 
 The node stage computes the means of a node's minute, the cluster stage compares those of all its nodes.
 """
@@ -15,6 +15,16 @@ FEATURES = (
     "host.load1", "host.run_queue", "host.pressure.cpu_some_ratio", "host.pressure.memory_some_ratio",
     "host.pressure.io_some_ratio",
 )  # fmt: skip
+"""What a healthy region is fitted to."""
+
+GAUGES = (*FEATURES, "host.memory.available_bytes", "host.memory.total_bytes")
+"""Whose means over a node's devices are sent."""
+
+COUNTERS = ("nic.port.tx_bytes_total", "nic.port.rx_bytes_total", "nic.port.xmit_wait_ticks_total")
+"""Of which the increase per second over all ports is sent."""
+
+OF_GPUS = ("gpu.utilization_ratio", "gpu.tensor_active_ratio", "gpu.power_watts")
+"""Whose means are sent for each GPU as well."""
 
 # Chosen: averages over the steps of a job, which last seconds.
 WINDOW_SECONDS = 60.0

@@ -30,8 +30,6 @@ READ_BY_NO_DETECTOR = {
     "gpu.xid_events_total",
     "host.cpu_count",
     "host.major_page_faults_total",
-    "host.memory.available_bytes",
-    "host.memory.total_bytes",
     "nic.port.rx_dropped_total",
     "nic.port.rx_packets_total",
     "nic.port.tx_dropped_total",

@@ -220,7 +220,11 @@ def _check_of_node(message: NodeAnnounced | MinuteMeans | LoadedMinute) -> None:
     _check_count("samples", message.samples)
     if len(message.means) > MAX_MEANS:
         raise BadRecord("too_many_instances", f"{len(message.means)} means, at most {MAX_MEANS}")
-    _check_names(message.means)
+    _check_names((*message.means, *message.gpus, *message.of_gpus))
+    if len(message.gpus) > MAX_INSTANCES or len(message.of_gpus) > MAX_MEANS:
+        raise BadRecord("too_many_instances", f"{len(message.gpus)} GPUs, at most {MAX_INSTANCES}")
+    if any(len(means) != len(message.gpus) for means in message.of_gpus.values()):
+        raise BadRecord("bad_shape", f"of_gpus must have a mean for each of {len(message.gpus)} GPUs")
 
 
 def _check_link_delay(delay: LinkDelay) -> None:

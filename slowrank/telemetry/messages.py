@@ -173,13 +173,17 @@ class NodeAnnounced(_OfNode, tag="node_announced", frozen=True, kw_only=True):
 class MinuteMeans(_OfNode, tag="minute_means", frozen=True, kw_only=True):
     """The mean of each feature of a node over the minute from ``start``, of so many ``samples``.
 
-    ``ts`` is when the minute is compared with those of other nodes; features not read are left out.
+    ``ts`` is when the minute is compared with those of other nodes; features not read are left out. Of
+    counters it is the increase per second, of all ports together. ``of_gpus`` are the means of each of
+    ``gpus``, by metric, where all were read.
     """
 
     ts: float
     start: float
     samples: int
     means: dict[str, float] = {}
+    gpus: tuple[str, ...] = ()
+    of_gpus: dict[str, tuple[float, ...]] = {}
 
 
 class LoadedMinute(_OfNode, tag="loaded_minute", frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
-"""Gray nodes: several weak signs that agree, minute by minute, against the other nodes of the cluster.
+"""Comparisons of nodes by the minute: with the other nodes of their job (``job_peers``), and with a healthy
+region for several weak signs that agree, against the other nodes of the cluster.
 
-It corroborates other evidence and opens no finding alone.
+The latter corroborates other evidence and opens no finding alone.
 """
 
 from collections import Counter, deque
@@ -9,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from detectors.node.gray_envelope import Envelope
-from slowrank.telemetry import Evidence, MinuteMeans, Subject, Suspicion
+from slowrank.telemetry import Evidence, MinuteMeans, StepsReported, Subject, Suspicion
 from streams.cluster.gray_model import fingerprint
 from streams.cluster.gray_windows import Window, Windows
+from streams.cluster.job_peers import JobPeers
 from streams.columns import FloatArray
 from streams.debounce import State
 from streams.gray_features import FEATURES, WINDOW_SECONDS, due
@@ -65,6 +67,7 @@ class GrayNodes:
         self._judged_by_mode = judged
         self._windows = Windows()
         self._nodes: dict[str, dict[str, _Node]] = {}
+        self._peers = JobPeers()
 
     @property
     def ignored(self) -> Counter[str]:
@@ -73,6 +76,8 @@ class GrayNodes:
 
     def process(self, record: Input) -> Sequence[Output]:
         """Keep a node's minute until it is due; hand anything else on."""
+        if isinstance(record, MinuteMeans | StepsReported):
+            self._peers.update(record)
         if not isinstance(record, MinuteMeans):
             return self._inner.process(record)
         if self._region_of(record.cluster) is not None:
@@ -82,27 +87,31 @@ class GrayNodes:
     def tick(self, event_time: float) -> Sequence[Output]:
         """Judge the windows that are due, so that what they show is weighed with all else of this time."""
         out: list[Output] = []
-        for window in self._windows.due(event_time):
-            region = self._region_of(window.cluster)
-            for suspicion in () if region is None else self._judged(window, region):
-                judged = self._judged_by_mode(suspicion)
-                out += () if not isinstance(judged, Suspicion) else self._inner.process(judged)
+        for suspicion in (*self._weak_signs(event_time), *self._peers.due(event_time)):
+            judged = self._judged_by_mode(suspicion)
+            out += () if not isinstance(judged, Suspicion) else self._inner.process(judged)
         return [*out, *self._inner.tick(event_time)]
 
     def snapshot(self) -> Any:
         """Return the windows and nodes, and the state of the stage inside."""
         inner = self._restorable().snapshot()
-        return {"inner": inner, "windows": self._windows, "nodes": self._nodes}
+        own = {"windows": self._windows, "nodes": self._nodes, "peers": self._peers}
+        return {"inner": inner, **own}
 
     def restore(self, kept: Any) -> None:
         """Take what ``snapshot`` returned."""
         self._restorable().restore(kept["inner"])
-        self._windows, self._nodes = kept["windows"], kept["nodes"]
+        self._windows, self._nodes, self._peers = kept["windows"], kept["nodes"], kept["peers"]
 
     def _restorable(self) -> Restorable:
         if not isinstance(self._inner, Restorable):
             raise TypeError("the stage inside gives no snapshots")
         return self._inner
+
+    def _weak_signs(self, event_time: float) -> Iterator[Suspicion]:
+        for window in self._windows.due(event_time):
+            if (region := self._region_of(window.cluster)) is not None:
+                yield from self._judged(window, region)
 
     def _judged(self, window: Window, region: Envelope) -> Iterator[Suspicion]:
         nodes = self._nodes.setdefault(window.cluster, {})

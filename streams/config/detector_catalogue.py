@@ -49,6 +49,10 @@ DETECTORS = (
     Detector("counters", "error counters that rise"),
     Detector("states", "throttle reasons, link widths and other states that hold"),
     Detector("node_clocks", "nodes whose GPUs have lower clocks than those of their job's other nodes"),
+    Detector(
+        "job_peers",
+        "nodes and GPUs that became unlike the others of their job as it slowed down, without step rows",
+    ),
     Detector("waiting_ports", "ports in which data waits longer than usual and than in the node's others"),
     Detector("tcp_loss", "nodes that lose TCP segments in both directions"),
     Detector("tcp_delay", "nodes whose TCP round trips became long in both directions"),

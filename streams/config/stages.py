@@ -98,6 +98,8 @@ def node_stage(tuning: Tuning) -> Stage:
             loaded_minutes=configs.node.loaded_minutes
             and not tuning.silent("node_clocks", cluster, rules="node_clocks."),
             readings=configs.gray is not None and not tuning.silent("gray", cluster, rules="gray."),
+            readings_of_jobs=configs.node.readings_of_jobs
+            and not tuning.silent("job_peers", cluster, rules="job_peers."),
         )
 
     def make(config: NodeConfig) -> Stage:

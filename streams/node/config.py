@@ -12,8 +12,8 @@ class NodeConfig:
 
     ``gone``: how long a GPU must be missing from live records; chosen: three ticks. ``events``: how long
     events are counted, the longest window of their rules. ``level_changes``: whether to search for change
-    points. ``loaded_minutes``, ``readings``: whether to emit clocks under load and minute means, for the
-    comparisons of nodes in the cluster stage.
+    points. ``loaded_minutes``, ``readings``, ``readings_of_jobs``: whether to emit clocks under load and
+    minute means of all nodes or of those in a job, for the comparisons of nodes in the cluster stage.
     """
 
     silence: SilenceConfig = field(default_factory=SilenceConfig)
@@ -21,5 +21,6 @@ class NodeConfig:
     level_changes: bool = True
     loaded_minutes: bool = True
     readings: bool = False
+    readings_of_jobs: bool = True
     gone: float = 3.0
     events: float = 86400.0

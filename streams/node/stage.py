@@ -32,7 +32,8 @@ class NodeStage:
         self._liveness = Liveness(self._config.silence)
         self._announcer = NodeAnnouncer()
         self._loaded = LoadedMinutes() if self._config.loaded_minutes else None
-        self._minutes = MinuteSums() if self._config.readings else None
+        wanted = self._config.readings or self._config.readings_of_jobs
+        self._minutes = MinuteSums(all_nodes=self._config.readings) if wanted else None
 
     @property
     def ignored(self) -> Counter[str]:

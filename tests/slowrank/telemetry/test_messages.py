@@ -71,6 +71,16 @@ EXAMPLES: tuple[StageMessage, ...] = (
         catalogue_id="hang",
     ),
     NodeAnnounced(cluster="c", node="n1", job_id="j", rack="r", switch="s", ts=NOW, ports=8),
+    MinuteMeans(
+        cluster="c",
+        node="n1",
+        ts=NOW,
+        start=NOW - 70,
+        samples=60,
+        means={"gpu.power_watts": 412.5},
+        gpus=("0", "1"),
+        of_gpus={"gpu.power_watts": (412.0, 413.0)},
+    ),
     MinuteMeans(cluster="c", node="n1", ts=NOW, start=NOW - 70, samples=60, means={"gpu.power_watts": 412.5}),
     LoadedMinute(
         cluster="c",
@@ -154,6 +164,10 @@ BROKEN: dict[type, list[dict[str, Any]]] = {
         {"samples": -1},
         {"means": {f"m{i}": 0.0 for i in range(65)}},
         {"means": {"m" * 129: 0.0}},
+        {"gpus": tuple(map(str, range(513))), "of_gpus": {}},
+        {"gpus": ("0", "")},
+        {"of_gpus": {"gpu.power_watts": (412.0,)}},
+        {"of_gpus": {f"m{i}": () for i in range(65)}},
     ],
     LoadedMinute: [
         {"node": ""},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slowrank.telemetry import MinuteMeans, NodeSample, decode_message, encode
 from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import GPU_V1
+from slowrank.telemetry.schema import GPU_V1, NIC_V1
 from streams.gray_features import FEATURES, means_of
 from streams.node.config import NodeConfig
 from streams.node.minute_means import MinuteSums
@@ -119,3 +119,54 @@ def test_a_node_stage_tells_only_where_it_is_asked_to(wanted):
     stage.process_many([s for one in FLEET for s in (one, one)])
     said = [s for s in stage.tick(T0 + 200.0) if isinstance(s, MinuteMeans)]
     assert said == (told(FLEET) if wanted else [])
+
+
+BYTES = "nic.port.tx_bytes_total"
+
+
+def ported(ts, *readings, boot="b", ids=None):
+    """A sample with the bytes of each port."""
+    return NodeSample(
+        schema=1,
+        cluster="c",
+        node="n",
+        boot_id=boot,
+        seq=int(ts),
+        ts=ts,
+        nic_ids=ids or tuple(f"mlx5_{i}/1" for i in range(len(readings))),
+        nic=pack(NIC_V1, [{BYTES: x} for x in readings]),
+    )
+
+
+def test_counters_are_told_by_the_second():
+    """Over all ports, from the last sample of the minute before on: nodes may be read once a minute."""
+    rows = told([ported(T0 + 1, 100, 7), ported(T0 + 51, 600, 7), ported(T0 + 111, 1200, 67)])
+    assert [row.means for row in rows] == [{BYTES: 10.0}, {BYTES: 11.0}]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(ported(T0 + 51, 50, 700), id="one began anew"),
+        pytest.param(ported(T0 + 51, 600, 700, boot="other"), id="rebooted"),
+        pytest.param(ported(T0 + 51, 600, 700, ids=("a/1", "b/1")), id="other ports"),
+    ],
+)
+def test_counters_that_began_anew_are_left_out(second):
+    """As is what a port has counted that was not read before."""
+    assert told([ported(T0 + 1, 100, 7), second])[0].means == {}
+
+
+def test_each_gpu_has_means_of_its_own():
+    """Of what all of them read, with their names; not where these changed within the minute."""
+    [row] = told([sample("n", T0), sample("n", T0 + 9)])
+    assert (row.gpus, row.of_gpus) == (("0", "1"), {"gpu.power_watts": (600.0, 601.0)})
+    [row] = told([sample("n", T0), sample("n", T0 + 9, gpus=3)])
+    assert (row.gpus, row.of_gpus) == ((), {})
+
+
+def test_nodes_outside_of_jobs_may_be_left_out():
+    """Where they are compared within jobs only."""
+    sums = MinuteSums(all_nodes=False)
+    sums.take([sample("n", T0), msgspec.structs.replace(sample("m", T0), job_id="j")])
+    assert [row.node for row in sums.tick(T0 + 70)] == ["m"]

@@ -14,6 +14,7 @@ import numpy as np
 from aiokafka.errors import KafkaError
 
 from detectors.changepoint.detector import ChangeDetectorBank
+from detectors.changepoint.offline_segmentation import MIN_STEPS, offline_check
 from detectors.changepoint.standardise import Scale
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import SUSPICIONS, topic_name
@@ -70,7 +71,7 @@ def run(settings: Settings, tuning: Tuning, role: Role) -> None:
     await_kafka(settings, role)
     require(settings, role)
     if role == "detect":
-        compile_kernel()
+        load_kernels()
     collect_less_often()
     make_private(settings.streams_runtime_dir)
     health = Health(role, time.monotonic)
@@ -88,16 +89,17 @@ def run(settings: Settings, tuning: Tuning, role: Role) -> None:
     faust.Worker(app, loglevel="info", redirect_stdouts=False).execute_from_commandline()
 
 
-def compile_kernel() -> None:
-    """Compile the kernel of the change detectors, or read it from numba's cache on disk.
+def load_kernels() -> None:
+    """Compile the kernel of the change detectors, or read it from numba's cache on disk; import ruptures.
 
-    It takes seconds: before the group is joined, not within the first message.
+    It takes seconds: before the group is joined, not within the first message or before the first finding.
     """
     # As many series as one call of the kernel takes side by side, and more samples than warm-up and baseline
     # (80), so that what runs only once a level is known is compiled as well.
     bank = ChangeDetectorBank([Scale("identity", 1.0)] * 64)
     for second in range(120):
         bank.update(float(second), np.zeros(64))
+    offline_check(np.zeros(2 * MIN_STEPS), MIN_STEPS)
 
 
 def snapshot_folder(settings: Settings, tuning: Tuning, health: Health) -> SnapshotFolder | None:

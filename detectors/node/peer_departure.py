@@ -51,7 +51,7 @@ def departures(past: Floats, recent: Floats, floors: Floats) -> Floats:
     worst = np.zeros(past.shape[-1])
     for first in range(len(past) - WINDOW + 1):
         lasted = np.abs(_lasting(before[first : first + WINDOW]))
-        worst = np.fmax(worst, np.fmax.reduce(lasted, axis=0))
+        worst = np.fmax(worst, np.fmax.reduce(lasted, axis=0, initial=0.0))
     scale = np.fmax(floors, np.fmax(_SIGMAS * sigma, _PAST_WORST * worst))
     score: Floats = _lasting(recent - usual) / scale
     return score

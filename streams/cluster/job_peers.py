@@ -11,6 +11,7 @@ What departs without any harm to the job names nobody: other roles, cron jobs, w
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,7 +20,7 @@ import numpy as np
 from detectors.node.low_clock import LEAST_OTHERS
 from detectors.node.peer_departure import LEAST_PAST, WINDOW, departures
 from detectors.robust import Reals, nan_median
-from slowrank.telemetry import Evidence, MinuteMeans, Peers, StepsReported, Suspicion
+from slowrank.telemetry import Evidence, MinuteMeans, Peers, StepsReported, Suspicion, encode
 from slowrank.telemetry.records import Family
 from streams.cluster.stuck_jobs import STEPS_SECONDS
 from streams.columns import FloatArray
@@ -34,7 +35,8 @@ PAST = 30
 # So long after its last minute a job is over, or sends no more.
 FORGET_SECONDS = 300.0
 
-# A minute so far ahead of event time is dropped (chosen: it bounds what wrong clocks keep in memory).
+# What is so far ahead of event time is dropped (chosen: it bounds what wrong clocks keep in memory, and for
+# how long a job counts as one with step rows).
 _EARLIEST_SECONDS = 3600.0
 
 # Natural logarithms, of the job's median node: the least fall that counts as slower, and from where on the
@@ -157,11 +159,17 @@ class _Job:
                 self.past = [*self.past[1 - PAST :], oldest]
 
     @property
-    def comparable(self) -> bool:
-        """Whether the last minutes are a window without a gap, of enough nodes with enough of a past."""
+    def whole(self) -> bool:
+        """Whether the last minutes are a window without a gap."""
         seconds = self.recent[-1].start - self.recent[0].start
-        whole = len(self.recent) == WINDOW and seconds == (WINDOW - 1) * WINDOW_SECONDS
-        return whole and len(self.past) >= LEAST_PAST and len(self.recent[-1].units) > LEAST_OTHERS
+        return len(self.recent) == WINDOW and seconds == (WINDOW - 1) * WINDOW_SECONDS
+
+    @property
+    def comparable(self) -> bool:
+        """Whether enough of the nodes have enough of a past: of one that was kept beside new ones it is not
+        known which of them differ."""
+        read = Counter(unit for minute in self.past for unit in minute.units)
+        return sum(read[unit] >= LEAST_PAST for unit in self.recent[-1].units) > LEAST_OTHERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +199,18 @@ class JobPeers:
     def update(self, message: MinuteMeans | StepsReported) -> None:
         """Take a node's minute, of two the one of more samples; one that is late or far ahead changes
         nothing. A job that sends step rows is judged by them."""
-        if isinstance(message, StepsReported):
-            self._with_steps[message.cluster, message.job_id] = message.ts + STEPS_SECONDS
+        at = message.ts if isinstance(message, StepsReported) else message.start
+        if math.isfinite(self._now) and at > self._now + _EARLIEST_SECONDS:
             return
-        ahead = math.isfinite(self._now) and message.start > self._now + _EARLIEST_SECONDS
-        late = due(message.start) <= self._now
-        if not message.job_id or message.start % WINDOW_SECONDS or late or ahead:
+        if isinstance(message, StepsReported):
+            job = (message.cluster, message.job_id)
+            self._with_steps[job] = max(self._with_steps.get(job, -math.inf), message.ts + STEPS_SECONDS)
+            return
+        if not message.job_id or message.start % WINDOW_SECONDS or due(message.start) <= self._now:
             return
         nodes = self._open.setdefault((message.start, message.cluster, message.job_id), {})
         known = nodes.get(message.node)
-        if known is None or message.samples > known.samples:
+        if known is None or _order(message) > _order(known):
             nodes[message.node] = message
 
     def due(self, now: float) -> Iterator[Suspicion]:
@@ -223,8 +233,15 @@ class JobPeers:
             return
         job = self._jobs.setdefault(name, _Job())
         job.take(_minute(minutes))
-        if job.comparable:
-            yield from _raised(job, minutes) if job.raised is None else _followed(job, minutes)
+        if job.whole and job.raised is not None:
+            yield from _followed(job, minutes)
+        elif job.whole and job.comparable:
+            yield from _raised(job, minutes)
+
+
+def _order(minute: MinuteMeans) -> tuple[int, bytes]:
+    """Return by what one of two minutes of a node is taken, whichever comes first."""
+    return minute.samples, encode(minute)
 
 
 def _minute(minutes: Sequence[MinuteMeans]) -> _Minute:

@@ -163,6 +163,17 @@ def test_where_step_rows_come_they_decide():
     assert [s[1] for s in found([steps[1], *rows])] == ["raise", "clear"]
 
 
+def test_steps_reported_out_of_order_or_far_ahead():
+    """The latest report counts, but one of a wrong clock does not."""
+    rows, now = minutes(18, BUSY, SLOWED), T0 + 60
+    for reported, raised in (((-3000.0, -90_000.0), []), ((-90_000.0,), ["raise"]), ((9e9,), ["raise"])):
+        peers = JobPeers()
+        list(peers.due(now))
+        for ts in reported:
+            peers.update(StepsReported(cluster="c", ts=now + ts, job_id="j"))
+        assert [s[1] for s in found(rows, peers=peers)][:1] == raised
+
+
 def test_nodes_without_a_job_are_not_compared():
     """Which of them belong together is not known."""
     rows = [msgspec.structs.replace(row, job_id=None) for row in minutes(30, BUSY, SLOWED)]
@@ -178,6 +189,32 @@ def test_a_lost_gpu_is_no_departure_of_the_others():
         if row.node == "n2" and row.start >= T0 + 60 * ODD_SINCE
         else row
         for row in minutes(24, None, SLOWED)
+    ]
+    assert found(rows) == []
+
+
+def test_nodes_without_gpus_are_compared():
+    """By their hosts and ports."""
+    rows = [msgspec.structs.replace(row, gpus=(), of_gpus={}) for row in minutes(18, BUSY, SLOWED)]
+    assert found(rows)[0] == (16.0, "raise", "host.cpu_contention", "n2", None)
+
+
+def test_what_was_raised_ends_where_the_job_goes_on_with_few_nodes():
+    """Without the machine, on fewer nodes than are compared."""
+    rows = minutes(60, BUSY, SLOWED, nodes=4, till=20)
+    states = found([r for r in rows if r.node != "n2" or r.start < T0 + 1200])
+    assert [s[:2] for s in (states[0], states[-1])] == [(16.0, "raise"), (25.0, "clear")]
+
+
+def test_a_node_that_stays_as_all_others_are_replaced_is_not_named():
+    """It alone has a past with which the new ones compare."""
+    rows = [
+        msgspec.structs.replace(
+            row, node=f"{row.node}-new", means=row.means | {POWER: 0.9 * row.means[POWER]}
+        )
+        if row.node != "n2" and row.start >= T0 + 60 * ODD_SINCE
+        else row
+        for row in minutes(30, None, SLOWED)
     ]
     assert found(rows) == []
 
@@ -206,6 +243,15 @@ def test_the_order_of_nodes_and_repeats_change_nothing():
     again = pickle.loads(pickle.dumps(first))
     tail = suspicions([r for r in rows if r.start >= T0 + 60 * 17], peers=again)
     assert head + tail == suspicions(rows)
+
+
+def test_of_two_minutes_with_as_many_samples_the_same_is_taken_in_any_order():
+    """Two machines of one name, or one that two workers saw half of the minute each."""
+    rows = minutes(18, BUSY, SLOWED)
+    other = [
+        msgspec.structs.replace(r, means=r.means | {CPU: 0.1, LOAD: 20.0}) for r in rows if r.node == "n2"
+    ]
+    assert suspicions([*rows, *other]) == suspicions([*other, *rows])
 
 
 def test_a_late_minute_changes_nothing():

@@ -5,7 +5,8 @@ before (``detectors.node.peer_departure``). A machine is named where, in each of
 
 * the job is slower than before: its traffic, tensor activity or power fell on the median node, beyond what it
   did so far, but not to a standstill (which ``hang_attribution`` explains), and none of its rates rose;
-* exactly one node has departed from the others, itself or one of its GPUs from the node's other GPUs.
+* exactly one node has departed from the others, itself or one of its GPUs from the node's other GPUs, by
+  what was alike before: a spare node does not follow its job.
 
 What departs without any harm to the job names nobody: other roles, cron jobs, warmer places.
 """
@@ -47,6 +48,11 @@ _SLOWER, _STANDSTILL_RATE, _STANDSTILL_LEVEL = 0.03, math.log(0.25), math.log(0.
 # Share of the change of the whole job by which machines may differ beyond the floors: one that takes more
 # power than the others changes it by more (chosen: ten times the 1 % by which they do).
 _SHARE_OF_CHANGE = 0.1
+
+# By which a usual reading of the work of a node or GPU may differ from the others' (half as much again; of
+# ratios, as a difference): what differs by more does other work, as a spare, and need not follow the job as
+# it becomes slower. Chosen: pipeline stages differ by less in power.
+_SAME_WORK = math.log(1.5)
 
 # The departure of any other node must be below this share of the largest, and what was raised is over below
 # this share of the threshold. Chosen.
@@ -119,6 +125,7 @@ _RATES = [n for n, f in enumerate(_OF_NODE) if f.unit == "By/s" or f.metric.ends
 _LEVELS = [n for n, f in enumerate(_OF_NODE) if f.metric in ("gpu.power_watts", "gpu.utilization_ratio")]
 _WORK = [*_RATES, *_LEVELS]
 
+_OF_WORK = np.isin(np.arange(len(_OF_NODE)), _WORK)
 _LOG_GPU = np.array([f.offset is not None and f.metric.startswith("gpu.") for f in _OF_NODE])
 _FLOORS, _BAD = np.array([f.floor for f in _OF_NODE]), np.array([f.bad for f in _OF_NODE])
 # The columns of nodes that are those of GPUs.
@@ -336,7 +343,9 @@ def _scores(job: _Job, change: float) -> _Scores:
     flat = each.reshape(len(minutes), -1, len(_OF_GPU))
     of_gpus = departures(flat[:before], flat[before:], floors[_COLUMNS]).reshape(each.shape[1:])
     wrong = (_BAD == 0) | (np.sign(of_nodes) == _BAD)
-    return _Scores(np.nan_to_num(np.where(wrong, of_nodes, 0.0)), np.nan_to_num(of_gpus))
+    other = np.abs(nan_median(nodes[:before])) > np.where(_OF_WORK, _SAME_WORK, np.inf)
+    of_gpus[np.abs(nan_median(each[:before])) > _SAME_WORK] = 0.0
+    return _Scores(np.nan_to_num(np.where(wrong & ~other, of_nodes, 0.0)), np.nan_to_num(of_gpus))
 
 
 def _claim(minutes: Sequence[MinuteMeans], scores: _Scores, node: int, of_job: Evidence) -> Claim:

@@ -219,6 +219,53 @@ def test_a_node_that_stays_as_all_others_are_replaced_is_not_named():
     assert found(rows) == []
 
 
+SPARE = {USED: 0.0, POWER: 75.0, BYTES: 2e4, CPU: 0.01, LOAD: 0.5, WAIT: 1e3}
+
+
+@pytest.mark.parametrize(
+    ("works", "changed"),
+    [
+        pytest.param(
+            lambda r: {"means": r.means | SPARE, "of_gpus": {USED: (0.0,) * 8, POWER: (75.0,) * 8}},
+            SLOWED,
+            id="spare",
+        ),
+        pytest.param(
+            lambda r: {"of_gpus": {m: (*x[:7], SPARE[m]) for m, x in r.of_gpus.items()}},
+            SLOWED,
+            id="spare GPU",
+        ),
+        pytest.param(
+            lambda r: {
+                "gpus": (),
+                "of_gpus": {},
+                "means": {m: x for m, x in r.means.items() if not m.startswith("gpu.")} | {BYTES: 3e5},
+            },
+            SLOWED,
+            id="no GPUs",
+        ),
+        pytest.param(
+            lambda r: {"means": r.means | {BYTES: r.means[BYTES] + 1e9}}, SLOWED, id="other traffic"
+        ),
+        pytest.param(
+            lambda r: {"means": r.means | {POWER: 75.0 + 0.4 * r.means[POWER]}},
+            {BYTES: 0.75, POWER: 0.75},
+            id="less power",
+        ),
+    ],
+)
+def test_what_does_other_work_need_not_follow_the_job(works, changed):
+    """A healthy one is not named as the others become slower, and hides no other that is not well."""
+    rows = [
+        msgspec.structs.replace(r, **works(r)) if r.node == "n4" else r for r in minutes(40, None, changed)
+    ]
+    assert found(rows) == []
+    rows = [
+        msgspec.structs.replace(r, **works(r)) if r.node == "n4" else r for r in minutes(40, BUSY, changed)
+    ]
+    assert found(rows)[0][1:4] == ("raise", "host.cpu_contention", "n2")
+
+
 def test_readings_that_are_missing_or_absurd_change_nothing():
     """What some node never reads, one that is not read for a minute, and numbers that are none."""
     rows = []

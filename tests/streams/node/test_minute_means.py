@@ -1,6 +1,7 @@
 """What a node stage tells of each node and minute: exact, and the same however the samples come."""
 
 import math
+import pickle
 from itertools import pairwise
 
 import msgspec
@@ -170,3 +171,15 @@ def test_nodes_outside_of_jobs_may_be_left_out():
     sums = MinuteSums(all_nodes=False)
     sums.take([sample("n", T0), msgspec.structs.replace(sample("m", T0), job_id="j")])
     assert [row.node for row in sums.tick(T0 + 70)] == ["m"]
+
+
+def test_a_clock_far_ahead_fills_no_memory():
+    """Its minutes are never due; those of the others are sent as usual."""
+    readings, rows = MinuteSums(), []
+    for minute in range(800):
+        at = T0 + 60.0 * minute
+        readings.take([sample("ahead", at + 300 * 86_400.0), sample("n", at)])
+        rows += readings.tick(at + 60.0)
+    assert [row.start for row in rows] == [T0 + 60.0 * n for n in range(799)]
+    assert {row.node for row in rows} == {"n"}
+    assert len(pickle.dumps(readings)) < 30e6

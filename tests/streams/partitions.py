@@ -12,12 +12,22 @@ import numpy as np
 
 from alerts.finding import Finding
 from detectors.fleet.chronic import Pace
-from slowrank.telemetry import JobSteps, Record, StageMessage, decode_message, decode_steps_or_end, encode
+from slowrank.telemetry import (
+    JobEnded,
+    JobSteps,
+    MinuteMeans,
+    NodeSample,
+    Record,
+    StageMessage,
+    decode_message,
+    decode_steps_or_end,
+    encode,
+)
 from slowrank.telemetry.columns import Value, pack, step_schema_of, unpack
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from store.telemetry.buckets import JobEvent
 from streams.config.settings import Tuning
-from streams.config.stages import finding_stage
+from streams.config.stages import finding_stage, node_stage
 from streams.files.replay import as_ndjson, final_versions, findings_of
 from streams.pipeline import local_pipeline
 from streams.runtime.detect_worker import Detect
@@ -25,7 +35,7 @@ from streams.runtime.kafka.message import Message, Outgoing, PartitionId
 from streams.runtime.kafka.record_producer import key_of, topic_of
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.context import WorkerContext
-from streams.runtime.partitions.partition import FindingPartition
+from streams.runtime.partitions.partition import FindingPartition, PartitionState
 from streams.runtime.partitions.reorder_buffer import LONGEST_SECONDS
 from streams.stage import Output
 
@@ -168,6 +178,29 @@ class Workers:
 
     def _keep(self, outputs: Iterable[Output | Pace | JobEvent]) -> None:
         self.versions += [f for f in outputs if isinstance(f, Finding)]
+
+
+def last_versions(findings: Iterable[Finding]) -> bytes:
+    """What became of each finding as it is written, also of those that were only suspected."""
+    return as_ndjson({f.id: f for f in findings}.values())
+
+
+def sent_by_nodes(samples: Iterable[NodeSample], tuning: Tuning, partitions: int) -> list[StageMessage]:
+    """The topic of suspicions: what so many node stages send, with their heartbeats; by the last digit of
+    the node's name."""
+    lanes = [PartitionState(f"node-samples:{n}", node_stage(tuning)) for n in range(partitions)]
+    return [
+        s
+        for r in samples
+        for s in lanes[int(r.node[-1]) % partitions].process(r, r.ts)
+        if not isinstance(s, Finding | JobEnded)
+    ]
+
+
+def minute_sent_at(message: Message) -> float:
+    """When a node's minute in the topic of suspicions was sent; 0 for anything else."""
+    sent = decode_message(message.value)
+    return sent.ts if isinstance(sent, MinuteMeans) else 0.0
 
 
 def _outgoing(s: StageMessage) -> Outgoing:

@@ -7,14 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alerts.finding import Finding
-from slowrank.telemetry import JobEnded, MinuteMeans, decode_message
-from streams.config.stages import node_stage
-from streams.files.replay import as_ndjson, findings_of
+from streams.files.replay import findings_of
 from streams.pipeline import local_pipeline
-from streams.runtime.partitions.partition import PartitionState
 from tests.streams.cluster.weak_signs import SICK, T0, TUNING, samples
-from tests.streams.partitions import Workers, shuffled
+from tests.streams.partitions import Workers, last_versions, minute_sent_at, sent_by_nodes, shuffled
 from tests.streams.runtime.test_sinks import Database, Sinks, log_of, take
 
 
@@ -22,11 +18,6 @@ from tests.streams.runtime.test_sinks import Database, Sinks, log_of, take
 def records():
     """The records that every test here takes."""
     return samples(minutes=12)
-
-
-def last_versions(findings):
-    """What became of each finding as it is written, also of those that were only suspected."""
-    return as_ndjson({f.id: f for f in findings}.values())
 
 
 @cache
@@ -60,21 +51,10 @@ def test_neither_does_the_order_of_nodes(partitions, lateness, seed):
     assert last_versions(workers.versions) == expected()
 
 
-def suspected(partitions):
-    """The topic of suspicions: what two node stages say, with their heartbeats."""
-    lanes = [PartitionState(f"node-samples:{n}", node_stage(TUNING)) for n in range(partitions)]
-    return [
-        s
-        for r in records()
-        for s in lanes[int(r.node[-1]) % partitions].process(r, r.ts)
-        if not isinstance(s, Finding | JobEnded)
-    ]
-
-
 @pytest.fixture(scope="module")
 def whole():
     """The log, and all versions that a sink which is never restarted stores."""
-    log, database = log_of(suspected(2), "suspicions"), Database()
+    log, database = log_of(sent_by_nodes(records(), TUNING, 2), "suspicions"), Database()
     asyncio.run(take(Sinks(log, database, tuning=TUNING), log.messages))
     assert {f.kind for f in database.findings} == {"gray.node"}
     return log, database.findings
@@ -85,13 +65,8 @@ def whole():
 def test_a_restarted_sink_goes_on_as_if_it_had_not_been(whole, after, more):
     """Stopped between two minutes or within the minutes of the nodes, it reads them again from the log."""
     log, versions = whole
-    cut = more + next(n for n, m in enumerate(log.messages) if _told_at(m) >= T0 + after)
+    cut = more + next(n for n, m in enumerate(log.messages) if minute_sent_at(m) >= T0 + after)
     first, second = Database(), Database()
     asyncio.run(take(Sinks(log, first, tuning=TUNING), log.messages[:cut]))
     asyncio.run(take(Sinks(log, second, tuning=TUNING), log.messages[cut:]))
     assert first.findings + second.findings == versions
-
-
-def _told_at(message):
-    told = decode_message(message.value)
-    return told.ts if isinstance(told, MinuteMeans) else 0.0

@@ -7,17 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from alerts.finding import Finding
-from slowrank.telemetry import JobEnded, MinuteMeans, NodeSample, decode_message
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1
 from streams.config.settings import Tuning
-from streams.config.stages import node_stage
-from streams.files.replay import as_ndjson, findings_of
+from streams.files.replay import findings_of
 from streams.pipeline import local_pipeline
-from streams.runtime.partitions.partition import PartitionState
 from tests.streams.cluster.weak_signs import T0, sample
-from tests.streams.partitions import Workers, shuffled
+from tests.streams.partitions import Workers, last_versions, minute_sent_at, sent_by_nodes, shuffled
 from tests.streams.runtime.test_sinks import Database, Sinks, log_of, take
 
 ODD, NODES, EVERY, SINCE, TILL, MINUTES = "node-3", 6, 10.0, 12, 22, 40
@@ -37,11 +33,6 @@ def records():
             power = [{"gpu.power_watts": (540.0 if slow else 600.0) * rng.normal(1.0, 0.005)} for _ in "ab"]
             found.append(msgspec.structs.replace(host, job_id="j", gpu=pack(GPU_V1, power)))
     return found
-
-
-def last_versions(findings):
-    """What became of each finding, as it is written."""
-    return as_ndjson({f.id: f for f in findings}.values())
 
 
 @cache
@@ -69,21 +60,10 @@ def test_partitions_and_order_change_nothing(partitions, lateness):
     assert last_versions(workers.versions) == expected()
 
 
-def minutes_of(partitions):
-    """The topic of suspicions: what two node stages send, with their heartbeats."""
-    lanes = [PartitionState(f"node-samples:{n}", node_stage(Tuning())) for n in range(partitions)]
-    return [
-        s
-        for r in records()
-        for s in lanes[int(r.node[-1]) % partitions].process(r, r.ts)
-        if not isinstance(s, Finding | JobEnded)
-    ]
-
-
 @pytest.fixture(scope="module")
 def whole():
     """The log, and all versions that a sink which is never restarted stores."""
-    log, database = log_of(minutes_of(2), "suspicions"), Database()
+    log, database = log_of(sent_by_nodes(records(), Tuning(), 2), "suspicions"), Database()
     asyncio.run(take(Sinks(log, database), log.messages))
     assert {f.kind for f in database.findings} == {"host.cpu_contention"}
     return log, database.findings
@@ -94,18 +74,8 @@ def whole():
 def test_a_restarted_sink_goes_on_as_if_it_had_not_been(whole, minute, more):
     """Stopped between two minutes or within the minutes of the nodes, before, in and after the finding."""
     log, versions = whole
-    cut = more + next(n for n, m in enumerate(log.messages) if _sent_at(m) >= T0 + 60 * minute)
+    cut = more + next(n for n, m in enumerate(log.messages) if minute_sent_at(m) >= T0 + 60 * minute)
     first, second = Database(), Database()
     asyncio.run(take(Sinks(log, first), log.messages[:cut]))
     asyncio.run(take(Sinks(log, second), log.messages[cut:]))
     assert first.findings + second.findings == versions
-
-
-def _sent_at(message):
-    sent = decode_message(message.value)
-    return sent.ts if isinstance(sent, MinuteMeans) else 0.0
-
-
-def test_only_samples_travel():
-    """No step rows, which would decide instead."""
-    assert {type(r) for r in records()} == {NodeSample}
